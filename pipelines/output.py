@@ -21,7 +21,8 @@ from typing import Any, Final
 
 import click
 
-TABLE, JSON, JSONL, CSV = FORMATS = ("table", "json", "jsonl", "csv")
+FORMATS: Final = ("table", "json", "jsonl", "csv")
+TABLE, JSON, JSONL, CSV = FORMATS
 # Control characters, line and paragraph separators, marks that change the direction of writing, and
 # characters without width: two texts that look alike could differ in them.
 _UNSEEN = re.compile(

@@ -58,8 +58,8 @@ _SECTIONS: Final = {
     "Set up": {"doctor": "setup", "jars": "setup", "config": "config", "acl": "acl"},
 }
 _CTRL_C: Final = 130
-_MODULE_OF: Final = {
-    name: module for section in _SECTIONS.values() for name, module in section.items() if module
+_MODULE_BY_COMMAND: Final = {
+    name: module for section in _SECTIONS.values() for name, module in section.items()
 }
 
 
@@ -107,7 +107,7 @@ class _Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Returns the names of all commands."""
-        return sorted({*super().list_commands(ctx), *_MODULE_OF})
+        return sorted({*super().list_commands(ctx), *_MODULE_BY_COMMAND})
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the commands under the heading of their section."""
@@ -145,8 +145,8 @@ class _Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Returns a command by its name, and imports its module."""
-        if cmd_name not in self.commands and cmd_name in _MODULE_OF:
-            module = import_module(f"pipelines.cli.{_MODULE_OF[cmd_name]}")
+        if cmd_name not in self.commands and cmd_name in _MODULE_BY_COMMAND:
+            module = import_module(f"pipelines.cli.{_MODULE_BY_COMMAND[cmd_name]}")
             commands = [item for item in vars(module).values() if isinstance(item, click.Command)]
             self.add_command(next(item for item in commands if item.name == cmd_name))
 

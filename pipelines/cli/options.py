@@ -189,7 +189,7 @@ def open_intact_lake(place: LakeLocation) -> Lake:
     return lake
 
 
-def nothing(sentence: str, **filters: object) -> str:
+def empty_text(sentence: str, **filters: object) -> str:
     """Returns the text of an empty list, with its filters: one may be a typing error."""
     texts = [f"{name} {value!r}" for name, value in filters.items() if value is not None]
     return f"{sentence}; asked for {', '.join(texts)} only" if texts else sentence

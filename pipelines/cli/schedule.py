@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from pipelines.cli.options import list_options, nothing, open_lake, print_list
+from pipelines.cli.options import empty_text, list_options, open_lake, print_list
 from pipelines.cli.write_options import WriteOptions, write_options
 from pipelines.output import JSON, TABLE, now_ms, print_json, print_records, span, to_machine
 from txlake.protocol import CANCEL
@@ -57,7 +57,7 @@ def list_delayed(
         print_records(list(levels[0]), levels, output, now_ms())
         click.echo()
 
-    none = nothing("no delayed message waits", group=group, topic=topic, level=level)
+    none = empty_text("no delayed message waits", group=group, topic=topic, level=level)
     print_list(COLUMNS, waiting.messages, waiting.count, output, none)
 
 

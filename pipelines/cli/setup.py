@@ -82,7 +82,7 @@ def doctor(conf: str | None) -> None:
     for finding in (*findings(), *(() if conf is None else driver_findings(conf))):
         sound = sound and finding.is_sound
         mark = "[green]ok[/]" if finding.is_sound else "[red]not[/]"
-        table.add_row(mark, finding.what, escape(finding.found), escape(finding.to_do))
+        table.add_row(mark, finding.part, escape(finding.state), escape(finding.to_do))
 
     Console().print(table)
     if not sound:
@@ -94,8 +94,8 @@ class Finding:
     """One line of the doctor's table."""
 
     is_sound: bool
-    what: str
-    found: str
+    part: str
+    state: str
     to_do: str = ""
 
 

@@ -132,12 +132,12 @@ def _kafka_facts(settings: Settings, lake: LakeFacts) -> KafkaFacts:
     """
     from pipelines.errors import LostInputError
     from pipelines.health.facts import Drivers, KafkaFacts
-    from pipelines.health.kafka import groups_without_topic, lags, start_trouble
+    from pipelines.health.kafka import groups_without_topic, start_trouble, topic_lags
     from pipelines.job.group import DriverGroup
 
     trouble = start_trouble(settings, lake.plan)
     try:
-        behind = lags(settings, lake.plan)
+        behind = topic_lags(settings, lake.plan)
     except LostInputError:  # another Kafka, as `trouble` says: its offsets show no lag
         behind = None
 

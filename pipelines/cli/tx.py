@@ -11,9 +11,9 @@ import click
 from pipelines.cli.bulk import BulkOptions, bulk_options
 from pipelines.cli.option_types import Duration
 from pipelines.cli.options import (
+    empty_text,
     lake_options,
     list_options,
-    nothing,
     open_lake,
     output_option,
     print_list,
@@ -80,7 +80,7 @@ def list_transactions(
     list_rows = transactions.list_pending if pending else transactions.list_stored
     rows, count = list_rows(open_lake(lake_path, conf), filters, limit)
 
-    none = nothing("no matching transactions", group=group, topic=topic, keys=keys)
+    none = empty_text("no matching transactions", group=group, topic=topic, keys=keys)
     print_list(transactions.COLUMNS, rows, count, output, none, transactions.ONLY_DATA)
 
 

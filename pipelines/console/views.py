@@ -82,7 +82,7 @@ def overview(request: Request) -> Response:
         problems=[(problem, page_of(problem.name)) for problem in problems(facts)],
         unknown=unknown_problems(facts),
         why_unknown=report.why_unknown(facts),
-        told=_grouped(facts),
+        told=_group_facts(facts),
         chosen=since,
         spans=list(_SPANS),
         history=history,
@@ -92,7 +92,7 @@ def overview(request: Request) -> Response:
     )
 
 
-def _grouped(facts: Facts) -> list[tuple[str, list[str]]]:
+def _group_facts(facts: Facts) -> list[tuple[str, list[str]]]:
     """Returns the facts, each with all its lines of text."""
     grouped: list[tuple[str, list[str]]] = []
     for name, text in report.status_lines(facts):
@@ -286,7 +286,7 @@ def consumers_page(request: Request) -> Response:
 def consumer_page(request: Request) -> Response:
     """Shows one consumer group, queue by queue, the largest lag first."""
     name = request.query_params.get("group", "")
-    rows = consumers.chosen_lags(_lake(request), name, None)
+    rows = consumers.find_lags(_lake(request), name, None)
     return _rows_page(request, "consumer", consumers.LAG_COLUMNS[1:], rows, name=name)
 
 

@@ -1,7 +1,7 @@
 """The conditions of the problems, and their limits: one sentence for each thing that is wrong now.
 
-What an operator can no longer act on is history, not a problem (`txlake status` has it below). The
-problems' names stand in `problems.py`. Units: ms.
+Things that an operator can no longer change are history, not problems (`txlake status` has them
+below). The problems' names stand in `problems.py`. Units: ms.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ def group_silent(facts: Facts) -> list[str]:
     names = [group["producer_group"] for group in facts.lake.groups]
     waiting = [group for group in facts.lake.groups if group["pending"]]
 
-    pairs = {
-        tuple(sorted((group["producer_group"], other)))
-        for group in waiting
-        if (other := colliding_topic(group["producer_group"], names)) is not None
-    }
+    pairs: set[tuple[str, ...]] = set()
+    for group in waiting:
+        other = colliding_topic(group["producer_group"], names)
+        if other is not None:
+            pairs.add(tuple(sorted((group["producer_group"], other))))
 
     collisions = [
         f"groups {name} and {other} differ by '.' and '_' alone: Kafka takes the check topic of "
@@ -168,7 +168,7 @@ def floor_near(facts: Facts) -> list[str]:
 
 
 def lake_ahead_text(epoch_at: int, ahead_ms: int) -> str:
-    """Returns in words that a lake is ahead of the clocks, and what that means. Units: ms."""
+    """Returns the sentence about a lake that is ahead of the clocks. Units: ms."""
     return (
         f"the lake is {span(ahead_ms)} ahead of the clocks: its newest epoch_at is "
         f"{instant(epoch_at)}, so a clock was wrong. Until they reach it no half is asked about or "

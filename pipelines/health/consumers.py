@@ -1,4 +1,4 @@
-"""How far each consumer group is, queue by queue, as `consumer_offsets` says."""
+"""How far each consumer group is, queue by queue, from `consumer_offsets`."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def read_unread(lake: Lake, now: int, is_ending: Callable[[], bool] = lambda: Fa
     waiting = [
         row
         for row in _queues(lake)
-        if row["lag"] and row["held_until"] is not None and not _is_unjudged(row, now)
+        if row["lag"] and row["held_until"] is not None and not _is_uncommitted(row, now)
     ]
     delivered_at = _delivered_at(lake, waiting, is_ending)
 
@@ -121,7 +121,7 @@ def read_unread(lake: Lake, now: int, is_ending: Callable[[], bool] = lambda: Fa
     return groups
 
 
-def _is_unjudged(row: Row, now: int) -> bool:
+def _is_uncommitted(row: Row, now: int) -> bool:
     return row["queue_offset"] is None and _is_held(row, now)
 
 
@@ -160,7 +160,7 @@ def _delivered_at(
     }
 
 
-def chosen_lags(lake: Lake, group: str | None, topic: str | None) -> list[Row]:
+def find_lags(lake: Lake, group: str | None, topic: str | None) -> list[Row]:
     """Returns the rows of `read_lags`, the largest lag first, if the names exist.
 
     Errors: OperatorError for a group that has read nothing in the scope, and for an unknown topic:

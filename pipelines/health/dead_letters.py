@@ -160,7 +160,7 @@ def _halves(lake: Lake, copies_table: str, until: Bounds) -> pa.Table:
     return run(_HALVES, dead=dead, discards=discards, copies=copies)
 
 
-def rearmed_halves(lake: Lake, until: Bounds) -> pa.Table:
+def read_rearmed(lake: Lake, until: Bounds) -> pa.Table:
     """Returns every half that was re-armed: the half that a command named, and its whole set.
 
     Input: the epochs. Output: queue_id, queue_offset, epoch.

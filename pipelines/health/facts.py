@@ -80,11 +80,11 @@ class KafkaFacts:
 class LakeFacts:
     """The facts from the lake's tables. Units: ms, bytes.
 
-    `epoch_at`: of the newest committed epoch; None before the first. `owner`: who planned it.
+    `epoch_at`: of the newest committed epoch; None before the first. `owner`: its planner.
     `groups`: rows of `groups.COLUMNS`; `unread`: of `consumers.UNREAD_COLUMNS`. `given_up`:
     halves discarded in the last hour. `discarded`: halves that a late end or RESUME can still end,
     the oldest stored at `discarded_oldest_at`. `steps`: step, p50_ms, p99_ms of the newest epochs.
-    `state_rows`, `state_bytes`: what the job holds in memory, as its newest epoch counted it; None
+    `state_rows`, `state_bytes`: the job's state in memory, as its newest epoch counted it; None
     if it did not. `free_bytes`: None in an object store. `floor_at`: `epoch_at` of the floor; None
     before the first.
     """
@@ -168,7 +168,7 @@ class Facts:
 
 
 def lake_facts(lake: Lake, now_ms: int) -> LakeFacts:
-    """Returns what the lake's tables say at the newest committed epoch.
+    """Returns the facts from the lake's tables at the newest committed epoch.
 
     Errors: BrokenLakeError.
     """

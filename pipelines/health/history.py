@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from checker.frames_ops.sql import run
 from pipelines.explain.rows import Row, latest_committed
-from pipelines.health.dead_letters import rearmed_halves
+from pipelines.health.dead_letters import read_rearmed
 from storage.lake.epochs import COMMITTED, PLANNED
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_rows
@@ -101,7 +101,7 @@ def read_history(lake: Lake, now_ms: int, span_ms: int, pending: int) -> History
         rows=rows,
         late=late,
         behind=run(_BEHIND, plans=plans),
-        rearmed=rearmed_halves(lake, read_bounds),
+        rearmed=read_rearmed(lake, read_bounds),
     )
 
     is_cut = epochs.num_rows >= EPOCHS_MAX

@@ -43,7 +43,7 @@ def start_trouble(settings: Settings, last: Plan | None) -> str | None:
     return None
 
 
-def lags(settings: Settings, last: Plan | None) -> list[TopicLag]:
+def topic_lags(settings: Settings, last: Plan | None) -> list[TopicLag]:
     """Returns how far the job is behind each of its topics.
 
     Input: the newest plan of the lake; None before the first.
@@ -66,7 +66,7 @@ def lags(settings: Settings, last: Plan | None) -> list[TopicLag]:
     starts = {partition: next_offsets.get(partition, first.get(partition, 0)) for partition in ends}
     behind = {partition: start for partition, start in starts.items() if start < ends[partition]}
 
-    oldest = _oldest(settings.kafka, behind)
+    oldest = _oldest_stored_at(settings.kafka, behind)
 
     return [
         TopicLag(
@@ -85,7 +85,9 @@ def lags(settings: Settings, last: Plan | None) -> list[TopicLag]:
     ]
 
 
-def _oldest(kafka: KafkaSettings, starts: Mapping[Partition, int]) -> dict[Partition, int]:
+def _oldest_stored_at(
+    kafka: KafkaSettings, starts: Mapping[Partition, int]
+) -> dict[Partition, int]:
     """Returns when the first record at or after an offset was stored, for each partition; ms."""
     if not starts:
         return {}

@@ -67,7 +67,7 @@ def read_messages(lake: Lake, topic: str, choice: Choice) -> tuple[pa.Table, boo
     if choice.keys is None:
         # Offsets have no gaps: `limit` offsets of each queue are enough.
         ends = {
-            queue: _cut(begin, end, choice.limit, choice.is_tail)
+            queue: _limit_range(begin, end, choice.limit, choice.is_tail)
             for queue, (begin, end) in ranges.items()
         }
         rows = _read(lake, table, columns, epoch, ends)
@@ -75,15 +75,15 @@ def read_messages(lake: Lake, topic: str, choice: Choice) -> tuple[pa.Table, boo
     else:
         contains_keys = pc.match_substring(pc.field("keys"), choice.keys)
         candidates = _read(lake, table, [*_PLACE, "keys"], epoch, ranges, contains_keys)
-        has_keys = _has_keys(candidates["keys"].to_pylist(), choice.keys)
+        has_keys = _match_keys(candidates["keys"].to_pylist(), choice.keys)
         rows = candidates.filter(pa.array(has_keys, pa.bool_()))
         count = rows.num_rows
 
-    chosen = _first(rows, choice)
+    chosen = _take(rows, choice)
     if choice.keys is not None:
         rows_at = chosen.select(["queue_id", "queue_offset"]).to_pylist()
         places = [(row["queue_id"], row["queue_offset"]) for row in rows_at]
-        chosen = _first(_at(lake, table, columns, epoch, places), choice)
+        chosen = _take(_read_at(lake, table, columns, epoch, places), choice)
 
     return chosen.select(columns), count > chosen.num_rows
 
@@ -106,7 +106,7 @@ def _ranges(lake: Lake, topic: str, choice: Choice) -> dict[int, tuple[int, int]
     return ranges
 
 
-def _cut(begin: int, end: int, limit: int, is_tail: bool) -> tuple[int, int]:
+def _limit_range(begin: int, end: int, limit: int, is_tail: bool) -> tuple[int, int]:
     return (max(begin, end - limit), end) if is_tail else (begin, min(end, begin + limit))
 
 
@@ -141,7 +141,7 @@ def _read(
     return read_rows(lake, table, columns, bounds, within)
 
 
-def _at(
+def _read_at(
     lake: Lake, table: str, columns: Sequence[str], epoch: int, places: Sequence[tuple[int, int]]
 ) -> pa.Table:
     """Returns the rows at these places."""
@@ -153,15 +153,15 @@ def _at(
     rows = read_rows(lake, table, columns, bounds)
 
     row_places = zip(rows["queue_id"].to_pylist(), rows["queue_offset"].to_pylist(), strict=True)
-    wanted = set(places)
-    return rows.filter(pa.array([place in wanted for place in row_places], pa.bool_()))
+    places_to_find = set(places)
+    return rows.filter(pa.array([place in places_to_find for place in row_places], pa.bool_()))
 
 
-def _has_keys(texts: Sequence[str], keys: str) -> list[bool]:
+def _match_keys(texts: Sequence[str], keys: str) -> list[bool]:
     return [text == keys or keys in text.split() for text in texts]
 
 
-def _first(rows: pa.Table, choice: Choice) -> pa.Table:
+def _take(rows: pa.Table, choice: Choice) -> pa.Table:
     """Returns the first rows, or the last ones, in the order of their delivery."""
     rows = rows.sort_by(_IN_ORDER)
     begin = max(0, rows.num_rows - choice.limit) if choice.is_tail else 0

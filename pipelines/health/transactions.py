@@ -181,7 +181,7 @@ def list_stored(lake: Lake, filters: Filters, limit: int | None = None) -> tuple
     until: Bounds = {"epoch": (first, epoch)}
     values = {"keys": filters.keys, "producer_group": filters.group, "real_topic": filters.topic}
 
-    # Of many halves few are shown: only of these is more read than when they were stored.
+    # Of many halves few are shown: only for these all columns are read.
     is_chosen = None
     for name, value in values.items():
         if value is not None:

@@ -111,7 +111,7 @@ class Collector(Collects):
             for topic in state.topics.sort_by("table_id")["topic"].to_pylist():
                 self._topics.of(topic)
 
-    def committed(
+    def add_epoch(
         self,
         plan: Plan,
         state: State,
@@ -210,7 +210,7 @@ class Collector(Collects):
             return fixed
 
         now_ms = self.now_ms()
-        pending = self._counted(self._state)
+        pending = self._pending_counts(self._state)
         by_topic = self._topics.by_label(pending.by_topic, add)
 
         groups = pending.oldest_by_group
@@ -269,7 +269,7 @@ class Collector(Collects):
             },
         }
 
-    def _counted(self, state: State) -> Pending:
+    def _pending_counts(self, state: State) -> Pending:
         if self._pending is None or self._pending[0] is not state:
             self._pending = state, pending_of(state.halves)
         return self._pending[1]

@@ -63,7 +63,7 @@ class EpochCounts:
     discards: tuple[Mapping[str, Any], ...] = ()
     undeliverable: tuple[Mapping[str, Any], ...] = ()
 
-    def ended(self, outcome: str) -> int:
+    def count_ended(self, outcome: str) -> int:
         """Returns how many halves have this outcome."""
         return sum(count for (_, other), count in self.ends.items() if other == outcome)
 
@@ -128,7 +128,7 @@ def count_epoch(
         answers=answers.num_rows,
         replies=GroupReplies(decision.changes["halves"].put, outcomes),
         undeliverable_count=undeliverable.num_rows,
-        resumed_count=_resumed(decision.deliveries),
+        resumed_count=_count_resumed(decision.deliveries),
         oldest_stored_at=oldest_stored_at((inputs.halves, operations, inputs.schedules)),
         discards=tuple(discarded.slice(0, rows_max).select(_LOGGED).to_pylist()),
         undeliverable=tuple(undeliverable.slice(0, rows_max).to_pylist()),
@@ -160,7 +160,7 @@ def _counts(values: pa.ChunkedArray) -> dict[str, int]:
     return {row["values"]: row["counts"] for row in pc.value_counts(values).to_pylist()}
 
 
-def _resumed(deliveries: pa.Table) -> int:
+def _count_resumed(deliveries: pa.Table) -> int:
     """Returns how many undeliverable messages are delivered at an operator's command."""
     is_delivered = to_mask(pc.equal(deliveries["action"], "DELIVERED"))
     return int(np.count_nonzero(is_delivered & to_mask(deliveries["admin_offset"].is_valid())))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -102,12 +103,9 @@ class Groups:
         if not self._groups or not (replies.answered.num_rows or replies.ended.num_rows):
             return
 
-        checks = [
-            check
-            for epochs in self._groups.values()
-            for epoch_checks in epochs
-            for check in epoch_checks
-        ]
+        checks: list[_Check] = []
+        for epochs in self._groups.values():
+            checks += chain.from_iterable(epochs)
         _take_answers(checks, replies.answered)
 
         is_wanted = pc.is_in(replies.ended["cause"], pa.array(WANTED_ENDS))

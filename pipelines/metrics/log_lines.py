@@ -78,7 +78,7 @@ class EpochLogger:
         self._undeliverable_lines = RateLimited("undeliverable", settings.lines_max, now_s)
         self._slow = RateLimited("slow step", settings.lines_max, now_s)
 
-    def committed(
+    def log_epoch(
         self,
         plan: Plan,
         tally: EpochCounts,
@@ -91,8 +91,8 @@ class EpochLogger:
         fields = {
             "epoch": plan.epoch,
             "records": sum(r.to_offset - r.from_offset for r in plan.ranges),
-            "committed": tally.ended(COMMITTED),
-            "rolled_back": tally.ended(ROLLED_BACK),
+            "committed": tally.count_ended(COMMITTED),
+            "rolled_back": tally.count_ended(ROLLED_BACK),
             "given_up": sum(tally.causes.values()),
             "checks": counts.get("checks", 0),
             "delivered": sum(tally.delivered.values()),

@@ -152,11 +152,11 @@ class Reporter(EpochListener):
             tally = self._tally
 
             self._lag.observe_landed(plan, tally.oldest_stored_at)
-            self._collector.committed(plan, state, tally, attempts, counts, step_ms)
+            self._collector.add_epoch(plan, state, tally, attempts, counts, step_ms)
 
             behind_ms = self._lag.behind_ms(self._collector.now_ms())
             behind = self._lag.records()
-            self._lines.committed(plan, tally, counts, step_ms, behind or 0, behind_ms or 0)
+            self._lines.log_epoch(plan, tally, counts, step_ms, behind or 0, behind_ms or 0)
 
     def _live_gauges(self) -> Mapping[str, float | None]:
         standing = self._standing()

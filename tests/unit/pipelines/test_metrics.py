@@ -193,7 +193,7 @@ def test_a_scrape_of_thousands_of_hostile_topics_is_bounded_and_legal() -> None:
             for n, name in enumerate(names)]  # fmt: skip
     state = State(halves=pa.Table.from_pylist(rows, schema=HALVES))
     attempts = pa.table({"producer_group": pa.array([], pa.string()), "acknowledged": []})
-    collector.committed(plan, state, tally, attempts, {}, {})
+    collector.add_epoch(plan, state, tally, attempts, {}, {})
     text = generate_latest(registry).decode()
     samples = samples_of(text)
     committed = some(samples, "rocketmq_commit_messages_total")
