@@ -113,7 +113,7 @@ async def _form(request: Request) -> forms.Form:
             if len(body) > _FORM_BYTES_MAX:
                 raise HTTPException(413)
     except ClientDisconnect:
-        raise HTTPException(400) from None  # nobody is there to read it
+        raise HTTPException(400) from None  # the client is gone
     return parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
 
 

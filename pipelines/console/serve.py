@@ -66,7 +66,7 @@ def serve(site: ConsoleContext, listener: socket.socket, on_start: Callable[[], 
         backlog=_BACKLOG,
     )
 
-    # uvicorn ends by these signals, then raises them once more for whoever had them before.
+    # uvicorn ends by these signals, then raises them again for the former handlers.
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: None)
 

@@ -49,7 +49,7 @@ LEFT JOIN behind b ON s.epoch = b.epoch
 LEFT JOIN (SELECT epoch, count(*) AS ends FROM late GROUP BY epoch) l ON s.epoch = l.epoch
 LEFT JOIN (SELECT epoch, count(*) AS halves FROM rearmed GROUP BY epoch) a ON s.epoch = a.epoch
 """
-# Pending after an epoch is what is pending now without what the later epochs added.
+# Pending after an epoch: pending now, less what later epochs have added.
 _BUCKETS = """
 WITH counted AS (
   SELECT *, $pending - coalesce(sum(more_pending) OVER

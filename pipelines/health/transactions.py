@@ -18,8 +18,8 @@ from storage.rows import instant
 from storage.wire.record_kinds import HALF
 from txlake.protocol import RecordTarget
 
-# `stored_at`: when the broker stored it, or when it was re-armed: its checks count from there.
-# `delivery`: of what is committed: where it is (topic:queue-offset), or undeliverable, delayed,
+# `stored_at`: when the broker stored the half, or when it was re-armed: its checks count from then.
+# `delivery`: of a committed message: its place (topic:queue-offset), or undeliverable, delayed,
 # cancelled.
 COLUMNS: Final = (
     "target",
@@ -36,7 +36,7 @@ COLUMNS: Final = (
     "ended_at",
     "first_stored_at",
 )
-# Of a page of the console the last is left out, of a table for people these.
+# A page of the console leaves out the last column, a table for people ONLY_DATA.
 SHOWN: Final = COLUMNS[:-1]
 ONLY_DATA: Final = ("checked_at", "last_answer_at", "first_stored_at")
 PENDING, UNREADABLE = "PENDING", "UNREADABLE"
