@@ -26,7 +26,7 @@ class Line:
     name: str
     parts: tuple[str, ...]
     now: str
-    most: str
+    maximum: str
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Chart:
     name: str
     title: str
     lines: tuple[Line, ...]
-    most: str
+    maximum: str
 
 
 def charts(history: History) -> list[Chart]:
@@ -88,13 +88,15 @@ def _chart(
     maximum = max((max(values) for values in known.values() if values), default=0.0)
 
     drawn = tuple(
-        Line(line, tuple(_polylines(values, maximum)), *_now_and_most(known[line], format_value))
+        Line(line, tuple(_polylines(values, maximum)), *_now_and_maximum(known[line], format_value))
         for line, values in lines.items()
     )
     return Chart(name, title, drawn, format_value(maximum))
 
 
-def _now_and_most(known: Sequence[float], format_value: Callable[[float], str]) -> tuple[str, str]:
+def _now_and_maximum(
+    known: Sequence[float], format_value: Callable[[float], str]
+) -> tuple[str, str]:
     return (format_value(known[-1]), format_value(max(known))) if known else ("", "")
 
 
