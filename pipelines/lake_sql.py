@@ -1,7 +1,7 @@
 """A lake's tables by their names in SQL (DuckDB), up to the newest committed epoch.
 
 Rows of an epoch that is planned and not committed are right, only early (docs/protocol/tables.md
-"Tables"): they are hidden. A view is made when it is asked for: a lake can have thousands of
+"Tables"): they are hidden. A view is made at its first use: a lake can have thousands of
 topics.
 """
 
@@ -22,7 +22,7 @@ from storage.schemas import TABLES, TOPIC
 
 CONSUMER_OFFSETS: Final = "consumer_offsets"
 MESSAGES: Final = "messages"
-# What is read with SQL is the lake, nothing else of the machine, and nothing is written.
+# SQL reads the lake, nothing else of the machine, and writes nothing.
 _READ_ONLY: Final[dict[str, str | bool | int | float | list[str]]] = {
     "threads": 2,
     "enable_external_access": False,
@@ -39,28 +39,32 @@ def select(lake: Lake, text: str, rows_max: int) -> tuple[pa.Table, bool]:
     Each table is there by its name, a topic's messages by the topic's, and all of them as
     `messages`. Of two names that differ by case alone, or are a table's, the first one counts:
     tables come before topics, older topics before younger ones.
-    Input: at most so many rows. Output: the rows, and whether there are more.
-    Errors: LakeError; OperatorError for a text that is no SELECT, or that DuckDB does not take.
+    Input: `rows_max`: the limit of rows. Output: the rows, and whether there are more.
+    Errors: LakeError; OperatorError for a text that is no SELECT, or that DuckDB refuses.
     """
     connection = duckdb.connect(config=_READ_ONLY)
-    meant = ""
+    hint = ""
+
     try:
         connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false")
         _require_select(connection, text)
+
         views = LakeSql(lake, connection)
-        meant = _meant(views, _add_named(views, connection.get_table_names(text)))
+        unknown = _add_named(views, connection.get_table_names(text))
+        hint = _hint(views, unknown)
+
         connection.execute("SET lock_configuration = true")
-        return _fetched(connection, text, rows_max)
+        return _fetch(connection, text, rows_max)
     except duckdb.CatalogException as error:
-        raise OperatorError(_told(error) + meant) from error
+        raise OperatorError(_error_text(error) + hint) from error
     except (duckdb.Error, pa.ArrowException, OSError) as error:
-        raise OperatorError(_told(error)) from error
+        raise OperatorError(_error_text(error)) from error
     finally:
         connection.close()
 
 
 def _require_select(connection: duckdb.DuckDBPyConnection, text: str) -> None:
-    """Refuses what is not one statement that reads. Errors: OperatorError."""
+    """Refuses a text that is not one statement that reads. Errors: OperatorError."""
     statements = connection.extract_statements(text)
     if len(statements) != 1:
         raise OperatorError(f"{len(statements)} statements: one SELECT is allowed")
@@ -69,60 +73,65 @@ def _require_select(connection: duckdb.DuckDBPyConnection, text: str) -> None:
         raise OperatorError(f"{kind}: a lake is only read; one SELECT is allowed")
 
 
-def _fetched(
+def _fetch(
     connection: duckdb.DuckDBPyConnection, text: str, rows_max: int
 ) -> tuple[pa.Table, bool]:
     """Returns the first rows of a query, and whether there are more."""
-    found = connection.execute(text).fetch_record_batch(rows_max + 1)
+    reader = connection.execute(text).fetch_record_batch(rows_max + 1)
     batches: list[pa.RecordBatch] = []
-    for batch in found:
+    for batch in reader:
         batches.append(batch)
-        if sum(one.num_rows for one in batches) > rows_max:
+        if sum(part.num_rows for part in batches) > rows_max:
             break
-    rows = pa.Table.from_batches(batches, found.schema)
+
+    rows = pa.Table.from_batches(batches, reader.schema)
     return rows.slice(0, rows_max), rows.num_rows > rows_max
 
 
 def _add_named(views: LakeSql, names: Iterable[str]) -> list[str]:
-    """Makes visible what a query names. Output: the names that the lake does not have."""
-    known = views.known()
-    wanted = {name: known.get(name.lower()) for name in names}
-    named = [name for name in wanted.values() if name is not None]
-    # `SHOW TABLES` names none.
-    for name in named or known.values():
+    """Makes the tables in a query visible. Output: the names that the lake does not have."""
+    known = views.known_names()
+    names_of_lake = {name: known.get(name.lower()) for name in names}
+
+    # `SHOW TABLES` names no table: it shows all.
+    visible = [name for name in names_of_lake.values() if name is not None]
+    for name in visible or known.values():
         views.add_named(name)
-    return [name for name, there in wanted.items() if there is None]
+
+    return [name for name, known_name in names_of_lake.items() if known_name is None]
 
 
-def _meant(views: LakeSql, unknown: list[str]) -> str:
-    """Returns the end of a sentence: what the lake has beside the names that it does not have."""
-    known = views.known().values()
+def _hint(views: LakeSql, unknown: list[str]) -> str:
+    """Returns the end of a sentence: the known names that are nearest to the unknown ones."""
+    known = views.known_names().values()
     near = "".join(did_you_mean(name, known) for name in unknown)
     return near or ("; `txlake topic list` names the topics" if unknown else "")
 
 
-def _told(error: Exception) -> str:
-    """Returns what DuckDB says is wrong, without the query itself and its own guess at a name."""
+def _error_text(error: Exception) -> str:
+    """Returns DuckDB's error, without the query itself and its own guess at a name."""
     lines = str(error).split("\n\n")[0].split("\n")
     return " ".join(line for line in lines if not line.startswith(("Did you mean", "Candidate")))
 
 
 class LakeSql:
-    """A lake as it was when this was made; make it again to see what came since.
+    """A lake as it was when this was made; make it again to see newer epochs.
 
     Input: the connection in which the views are made. `last`: the plan of `epoch`, the newest
     committed one; `topics`: the number of each real topic's table, by the topic's name.
-    Errors: LakeError if something that was committed is missing, or nothing is committed yet.
+    Errors: LakeError if committed rows are missing, or nothing is committed yet.
     """
 
     def __init__(self, lake: Lake, connection: duckdb.DuckDBPyConnection) -> None:
-        self.lake, self._connection = lake, connection
+        self.lake = lake
+        self._connection = connection
         self._made: set[str] = set()
 
         last = require_recorded(lake, ("catalog",)).last
         if last is None:
             raise LakeError(f"the lake {lake.path} has no committed epoch yet")
-        self.last, self.epoch = last, last.epoch
+        self.last = last
+        self.epoch = last.epoch
 
         self.add("catalog")
         topics = "SELECT DISTINCT topic, table_id FROM catalog ORDER BY 2"
@@ -144,14 +153,16 @@ class LakeSql:
         """Makes a table visible to SQL, up to the newest committed epoch."""
         if table in self._made:
             return
+
         self._made.add(table)
         if table == CONSUMER_OFFSETS and not self.lake.is_table(table):
-            return  # the first consumer makes it
+            return  # the first consumer creates it
 
         with self.lake.translating_read_errors(table):
             rows = self.lake.dataset(table)
         name = f"all of {table}"  # no topic can have this name
         self._connection.register(name, rows)
+
         before = f" WHERE epoch <= {self.epoch}" if "epoch" in rows.schema.names else ""
         self._connection.execute(f'CREATE VIEW "{table}" AS FROM "{name}"{before}')
 
@@ -168,18 +179,18 @@ class LakeSql:
             rows.append(f"SELECT '{topic}', * FROM \"{_table(number)}\"")
         self._connection.execute(f"CREATE VIEW {MESSAGES} AS {' UNION ALL '.join(rows)}")
 
-    def known(self) -> dict[str, str]:
-        """Returns the names that a query can use, by themselves in lower case: SQL knows no other.
+    def known_names(self) -> dict[str, str]:
+        """Returns the names for queries, by their lower case: SQL ignores case.
 
         Tables come before topics, and older topics before younger ones.
         """
-        known: dict[str, str] = {}
+        names: dict[str, str] = {}
         for name in (*self.tables, MESSAGES, *self.topics):
-            known.setdefault(name.lower(), name)
-        return known
+            names.setdefault(name.lower(), name)
+        return names
 
     def add_named(self, name: str) -> None:
-        """Makes visible what a name of `known` stands for.
+        """Makes a name of `known_names` visible.
 
         Errors: BrokenLakeError if a table of it does not hold what was committed.
         """

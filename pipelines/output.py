@@ -1,9 +1,9 @@
 """Rows printed for people and for programs: a table, JSON, a JSON object a line, CSV.
 
-What producers send stands in them. A line break could forge a line, an escape sequence change the
+Producers' texts stand in them. A line break could forge a line, an escape sequence change the
 terminal, a mark for the direction of writing turn a text around: each is shown as its code.
 
-A column's name says what its numbers are: an instant (`_at`, `since`), a span (`_ms`) or a size
+A column's name tells the kind of its numbers: an instant (`_at`, `since`), a span (`_ms`) or a size
 (`_bytes`). Tables show them for people, the other formats as the protocol writes them.
 """
 
@@ -21,14 +21,15 @@ from typing import Any, Final
 
 import click
 
-TABLE, JSON, JSONL, CSV = FORMATS = ("table", "json", "jsonl", "csv")
+FORMATS: Final = ("table", "json", "jsonl", "csv")
+TABLE, JSON, JSONL, CSV = FORMATS
 # Control characters, line and paragraph separators, marks that change the direction of writing, and
-# what has no width: two texts that look alike could be two.
+# characters without width: two texts that look alike could differ in them.
 _UNSEEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
     "\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
 )
-# With these a spreadsheet begins a formula; a quote before them makes it a text (OWASP).
+# A spreadsheet begins a formula with these; a quote before them makes it a text (OWASP).
 _FORMULA = ("=", "+", "-", "@")
 _SPANS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 _SIZES: Final = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
@@ -37,9 +38,9 @@ Row = Mapping[str, Any]
 
 
 def printable(text: str) -> str:
-    """Returns a text as one line of what can be seen; the rest as \\u and four digits.
+    """Returns a text as one line of visible characters; others as \\u and four digits.
 
-    What needs more digits is written as Python does, \\U and eight.
+    A character of more digits is written as Python does, \\U and eight.
     """
     return _UNSEEN.sub(lambda match: _escape(ord(match.group())), text)
 
@@ -49,12 +50,12 @@ def _escape(code: int) -> str:
 
 
 def print_line(text: str = "") -> None:
-    """Prints a line that has texts of producers in it."""
+    """Prints a line with texts of producers in it."""
     click.echo(printable(text))
 
 
 def now_ms() -> int:
-    """Returns the instant that tables and pages are seen from."""
+    """Returns the instant from which tables and pages are seen."""
     return time.time_ns() // 1_000_000
 
 
@@ -74,11 +75,11 @@ def size(count: int) -> str:
     return _in_units(count, _SIZES, "B")
 
 
-def _in_units(value: int, units: Sequence[tuple[str, int]], least: str) -> str:
-    for unit, fills in units:
-        if value >= fills:
-            return f"{value / fills:.1f}".removesuffix(".0") + f" {unit}"
-    return f"{value} {least}"
+def _in_units(value: int, units: Sequence[tuple[str, int]], smallest: str) -> str:
+    for unit, amount in units:
+        if value >= amount:
+            return f"{value / amount:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{value} {smallest}"
 
 
 def ago(ms: int, now_ms: int) -> str:
@@ -89,11 +90,14 @@ def ago(ms: int, now_ms: int) -> str:
 def print_records(columns: Sequence[str], rows: Sequence[Row], output: str, now_ms: int) -> None:
     """Prints rows in one of FORMATS, the instants of a table as seen from now. Units: ms."""
     if output == TABLE:
-        print_rows([heading(name) for name in columns],
-                   [[humanize(name, row[name], now_ms) for name in columns]
-                             for row in rows])  # fmt: skip
+        print_rows(
+            [heading(name) for name in columns],
+            [[humanize(name, row[name], now_ms) for name in columns] for row in rows],
+        )
         return
+
     records = [{name: to_machine(name, row[name]) for name in columns} for row in rows]
+
     if output == JSON:
         print_json(records)
     elif output == JSONL:
@@ -104,7 +108,7 @@ def print_records(columns: Sequence[str], rows: Sequence[Row], output: str, now_
 
 
 def to_machine(name: str, value: Any) -> Any:
-    """Returns a column's value as JSON and CSV have it: an instant as text."""
+    """Returns a column's value for JSON and CSV: an instant as text."""
     return instant(value) if is_instant(name) and isinstance(value, int) else value
 
 
@@ -114,7 +118,7 @@ def is_instant(name: str) -> bool:
 
 
 def humanize(name: str, value: Any, now_ms: int) -> Any:
-    """Returns a column's value as a table shows it: instants as seen from now, spans, sizes."""
+    """Returns a column's value for a table: instants as seen from now, spans, sizes."""
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     if isinstance(value, bool):
@@ -132,12 +136,12 @@ def humanize(name: str, value: Any, now_ms: int) -> Any:
     return span(value) if name.endswith("_ms") else size(value)
 
 
-# In what a table shows spans and sizes, a column's unit is in its cells.
+# A table shows spans and sizes for people: their unit is in the cells, not in the heading.
 _UNITS: Final = {"_ms": "_time", "_bytes": "_size"}
 
 
 def heading(name: str) -> str:
-    """Returns what stands above a column for people: `keeps_time` above `7 d`, not `keeps_ms`."""
+    """Returns the heading of a column for people: `keeps_time` above `7 d`, not `keeps_ms`."""
     for unit, kind in _UNITS.items():
         if name.endswith(unit):
             return name.removesuffix(unit) + kind
@@ -153,7 +157,7 @@ def _print_csv(columns: Sequence[str], records: Sequence[Row]) -> None:
 
 
 def _cell(value: Any) -> Any:
-    """Returns a cell of CSV: no text in it is a formula, nor more than a line."""
+    """Returns a cell of CSV: no text is a formula, or longer than a line."""
     if isinstance(value, list | tuple):
         value = " ".join(map(str, value))
     if not isinstance(value, str):
@@ -165,6 +169,7 @@ def _cell(value: Any) -> Any:
 def print_rows(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Prints rows under their headings; None as an empty cell."""
     texts = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
+
     if sys.stdout.isatty():
         from rich import box
         from rich.console import Console
@@ -177,8 +182,10 @@ def print_rows(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
             table.add_row(*map(Text, row))
         Console().print(table)
         return
+
     lines = [list(headings), *texts]
     widths = [max(len(line[place]) for line in lines) for place in range(len(headings))]
+
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
         click.echo("  ".join(cells).rstrip())

@@ -1,4 +1,4 @@
-"""How far a command is: a bar with its end on a terminal, a line every 10 s elsewhere."""
+"""The progress of a command: a bar with its end on a terminal, a line every 10 s elsewhere."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ Meter = Callable[[int, int], None]
 
 
 @contextmanager
-def progress_bar(what: str, unit: str, stream: TextIO | None = None) -> Iterator[Meter]:
-    """Yields what shows how many of how many are done; call it with both.
+def progress_bar(label: str, unit: str, stream: TextIO | None = None) -> Iterator[Meter]:
+    """Yields a function that shows the progress; call it with the number done and the total.
 
-    Input: what is done, and its unit; `stream`: where it is shown, by default stderr.
+    Input: the label and the unit of the work; `stream`: where it is shown, by default stderr.
     """
     stream = stream or sys.stderr
     if not stream.isatty():
-        yield _lines(what, unit, stream)
+        yield _lines(label, unit, stream)
         return
+
     columns = (
-        TextColumn(what),
+        TextColumn(label),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn(f"{unit},"),
@@ -42,23 +43,27 @@ def progress_bar(what: str, unit: str, stream: TextIO | None = None) -> Iterator
         TextColumn("left"),
         TimeRemainingColumn(),
     )
+
     with Progress(*columns, console=Console(file=stream)) as progress:
-        task = progress.add_task(what, total=None)
+        task = progress.add_task(label, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
-def _lines(what: str, unit: str, stream: TextIO) -> Meter:
-    started = told_at = time.monotonic()
+def _lines(label: str, unit: str, stream: TextIO) -> Meter:
+    started_at = time.monotonic()
+    printed_at = started_at
 
-    def tell(done: int, total: int) -> None:
-        nonlocal told_at
+    def print_progress(done: int, total: int) -> None:
+        nonlocal printed_at
         now = time.monotonic()
-        if now - told_at < _LINE_EVERY_S:
+        if now - printed_at < _LINE_EVERY_S:
             return
-        told_at, rate = now, done / (now - started)
-        left = f"{(total - done) / rate:.0f} s left" if rate else "time left unknown"
-        share = 100 * done // total if total else 100
-        told = f"{what}: {done:,} of {total:,} {unit} ({share} %), {rate:,.0f}/s, {left}"
-        print(told, file=stream, flush=True)
 
-    return tell
+        printed_at = now
+        rate = done / (now - started_at)
+        time_left = f"{(total - done) / rate:.0f} s left" if rate else "time left unknown"
+        share = 100 * done // total if total else 100
+        line = f"{label}: {done:,} of {total:,} {unit} ({share} %), {rate:,.0f}/s, {time_left}"
+        print(line, file=stream, flush=True)
+
+    return print_progress

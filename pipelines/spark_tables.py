@@ -43,11 +43,12 @@ def open_spark(
 ) -> SparkSession:
     """Returns a Spark session in this process for reading lakes, with the locked jars.
 
-    A notebook shows its frames as tables. Input: `lake`: one on S3, which takes more jars.
+    A notebook shows its frames as tables. Input: `lake`: a lake on S3, which needs more jars.
     Errors: JavaError, JarError.
     """
     shown = {"enabled": "true", "truncate": "60"}
     settings = {f"spark.sql.repl.eagerEval.{key}": value for key, value in shown.items()}
+
     if lake is not None and is_s3(lake_location(lake)):
         settings["spark.driver.extraClassPath"] = class_path(["spark", "s3"])
     return start_session(app_name, settings, is_quiet=True)
@@ -57,7 +58,7 @@ def create_views(spark: SparkSession, path: str | LakeLocation, prefix: str = ""
     """Makes a temporary view of each table of a lake, as of its newest committed epoch.
 
     Beside the tables of the protocol there is `messages`: all topic tables in one, each row with
-    its `topic`. A second call shows what came since.
+    its `topic`. A second call shows newer epochs.
 
     Input: `prefix` stands before each name.
     Output: the epoch.
@@ -65,27 +66,32 @@ def create_views(spark: SparkSession, path: str | LakeLocation, prefix: str = ""
     """
     lake = _lake(spark, path)
     progress = require_recorded(lake)
+
     if progress.last is None:
         raise LakeError(f"the lake {lake.path} has no committed epoch yet")
     epoch = progress.last.epoch
+
     for table, schema in TABLES.items():
         rows = _rows(spark, lake, table)
         known = rows.where(f"epoch <= {epoch}") if "epoch" in schema.names else rows
         known.createOrReplaceTempView(f"{prefix}{table}")
+
     if lake.is_table(_CONSUMER_OFFSETS):
         _rows(spark, lake, _CONSUMER_OFFSETS).createOrReplaceTempView(prefix + _CONSUMER_OFFSETS)
+
     messages = [
         f"SELECT {_literal(topic)} AS topic, * FROM {_source(lake, table)} WHERE epoch <= {epoch}"
         for topic, table in _topics(lake).items()
     ]
     empty = spark.createDataFrame([], spark_schema(TOPIC)).selectExpr("'' AS topic", "*")
-    found = spark.sql(" UNION ALL ".join(messages)) if messages else empty
-    found.createOrReplaceTempView(prefix + _MESSAGES)
+    all_messages = spark.sql(" UNION ALL ".join(messages)) if messages else empty
+    all_messages.createOrReplaceTempView(prefix + _MESSAGES)
+
     return epoch
 
 
 def read_topic(spark: SparkSession, path: str | LakeLocation, topic: str) -> DataFrame:
-    """Returns the messages of a real topic that are there now.
+    """Returns the messages of a real topic as of now.
 
     Output: TOPIC of docs/protocol/tables.md "Tables"; sort by `queue_id`, `queue_offset` for
     their order.
@@ -102,18 +108,18 @@ def read_topic_stream(
     starting_offsets: Mapping[int, int] | None = None,
     **options: str | int,
 ) -> DataFrame:
-    """Returns a stream of a real topic's messages: those that are there, then each new one, once.
+    """Returns a stream of a real topic's messages: the existing ones, then each new one, once.
 
     Merges of the table's files and their clean-up stay hidden. A micro-batch has no order of its
     own, and can have a part of an epoch.
 
-    A stream that was stopped goes on from its own checkpoint. It can be away for
+    A stream that was stopped continues from its own checkpoint. It can be away for
     `maintenance.stream_retention_ms`; after that it fails (DELTA_MISSING_FILES_UNEXPECTED_VERSION,
-    or a missing file). Then give it a new checkpoint, and `starting_offsets` from what its sink
-    has.
+    or a missing file). Then give it a new checkpoint, and `starting_offsets` from the rows in its
+    sink.
 
-    Input: `starting_offsets`: of each queue the next offset that is wanted, as Kafka's
-    startingOffsets; a queue without one begins at its first message. `options`: those of
+    Input: `starting_offsets`: the next offset to read of each queue, like Kafka's startingOffsets;
+    a queue without one begins at its first message. `options`: those of
     delta-spark's stream, such as maxFilesPerTrigger.
     Output: as `read_topic`.
     Errors: LakeError as `read_topic`; ValueError for an offset below 0.
@@ -121,10 +127,12 @@ def read_topic_stream(
     lake = _lake(spark, path)
     table = _in_spark(lake, _topic_table(lake, topic))
     rows = spark.readStream.format("delta").options(**options).load(table)
+
     for queue_id, offset in (starting_offsets or {}).items():
         if queue_id < 0 or offset < 0:
             raise ValueError(f"queue {queue_id}, offset {offset}: neither can be below 0")
         rows = rows.where(f"queue_id <> {queue_id} OR queue_offset >= {offset}")
+
     return rows
 
 
@@ -132,19 +140,20 @@ def _lake(spark: SparkSession, path: str | LakeLocation) -> Lake:
     lake = Lake(path)
     lake.lake_id()
     if is_s3(lake.place):
-        _let_read(spark, lake.place)
+        _allow_reading(spark, lake.place)
     return lake
 
 
-def _let_read(spark: SparkSession, place: LakeLocation) -> None:
-    """Tells Hadoop how to read a bucket.
+def _allow_reading(spark: SparkSession, place: LakeLocation) -> None:
+    """Gives Hadoop the access to a bucket.
 
-    Not by Spark's settings: those are in its UI, its event log and the JVM's command line.
+    Spark's settings cannot hold it: they appear in its UI, its event log and the JVM's command
+    line.
     """
     hadoop = hadoop_configuration(spark)
     bucket = place.path.partition("://")[2].split("/")[0]
     s3 = s3_access(place)
-    wanted = {
+    access = {
         "endpoint": s3.endpoint,
         "endpoint.region": s3.region,
         "access.key": s3.access_key_id,
@@ -152,13 +161,14 @@ def _let_read(spark: SparkSession, place: LakeLocation) -> None:
         "session.token": s3.session_token,
         "path.style.access": "true" if s3.endpoint and not s3.is_virtual_hosted else None,
     }
-    for key, value in wanted.items():
+
+    for key, value in access.items():
         if value:
             hadoop.set(f"fs.s3a.bucket.{bucket}.{key}", value)
 
 
 def _in_spark(lake: Lake, table: str) -> str:
-    """Returns a table's path as Spark reads it."""
+    """Returns a table's path for Spark."""
     path = lake.table_path(table)
     return f"s3a://{path.removeprefix('s3://')}" if path.startswith("s3://") else path
 
@@ -172,8 +182,8 @@ def _topics(lake: Lake) -> dict[str, str]:
 def _topic_table(lake: Lake, topic: str) -> str:
     topics = _topics(lake)
     if topic not in topics:
-        there = ", ".join(sorted(topics)) or "none"
-        raise LakeError(f"the lake {lake.path} has no topic {topic!r}; there is: {there}")
+        names = ", ".join(sorted(topics)) or "none"
+        raise LakeError(f"the lake {lake.path} has no topic {topic!r}; there is: {names}")
     return topics[topic]
 
 

@@ -27,18 +27,27 @@ def acl() -> None:
 @click.option("--role", "roles", multiple=True, help="Only this role; can be repeated.")
 @click.option("--group", "groups", multiple=True, help="A producer group; can be repeated.")
 @click.option(
-    "--principal", "principals", multiple=True, metavar="ROLE=User:NAME",
+    "--principal",
+    "principals",
+    multiple=True,
+    metavar="ROLE=User:NAME",
     help="The user of a role or a producer group.  [default: User:txlake-ROLE, User:GROUP]",
-)  # fmt: skip
+)
 @click.option(
-    "--producer-bytes", type=click.IntRange(min=1), metavar="N",
+    "--producer-bytes",
+    type=click.IntRange(min=1),
+    metavar="N",
     help="Let each producer group write at most N bytes a second: Kafka's quota for its user.",
-)  # fmt: skip
+)
 @click.option("--store", is_flag=True, help="Policies of S3 instead, as JSON, by role.")
 @click.option(
-    "-o", "--output", type=click.Choice(_FORMS), default=_FORMS[0], show_default=True,
+    "-o",
+    "--output",
+    type=click.Choice(_FORMS),
+    default=_FORMS[0],
+    show_default=True,
     help="Lines for a shell, a table for people, or JSON.",
-)  # fmt: skip
+)
 def print_acls(
     conf: str,
     roles: tuple[str, ...],
@@ -63,57 +72,77 @@ def print_acls(
     for group in groups:
         if not matches(GROUP_PATTERN, group):
             raise click.UsageError(f"--group {group!r}: a group's name is {GROUP_PATTERN}")
+
     chosen = roles or ROLES
-    require({
-        "--producer-bytes is printed as a command: without --store and -o":
-            bool(producer_bytes) and (store or output != _FORMS[0]),
-        "--producer-bytes is about producer groups: name them, --group NAME":
-            bool(producer_bytes) and not (groups and PRODUCER in chosen),
-    })  # fmt: skip
+    require(
+        {
+            "--producer-bytes is printed as a command: without --store and -o": bool(producer_bytes)
+            and (store or output != _FORMS[0]),
+            "--producer-bytes is about producer groups: name them, --group NAME": bool(
+                producer_bytes
+            )
+            and not (groups and PRODUCER in chosen),
+        }
+    )
+
     if store:
         place = settings.lake.place()
         click.echo(json.dumps({role: s3_policy(place, role) for role in chosen}, indent=2))
         return
-    who = _principals(principals, (*chosen, *groups))
-    found = acls(settings.kafka, settings.lake.place().path, chosen, groups)
-    rows = [{**asdict(right), "principal": _principal(right, who)} for right in found]
+
+    principal_by_name = _principals(principals, (*chosen, *groups))
+    rights = acls(settings.kafka, settings.lake.place().path, chosen, groups)
+    rows = [
+        {**asdict(right), "principal": _principal(right, principal_by_name)} for right in rights
+    ]
+
     if output == "json":
         click.echo(json.dumps(rows, indent=2))
         return
+
     servers = settings.kafka.bootstrap_servers
     for role in chosen:
-        of_role = [(right, row) for right, row in zip(found, rows, strict=True)
-                   if right.role == role]  # fmt: skip
-        if not of_role:
-            needed = "name each producer group: --group NAME" if role == PRODUCER else (
-                "it reads the lake alone, and needs no right in Kafka"
-            )  # fmt: skip
+        rights_of_role = [
+            (right, row) for right, row in zip(rights, rows, strict=True) if right.role == role
+        ]
+
+        if not rights_of_role:
+            needed = "it reads the lake alone, and needs no right in Kafka"
+            if role == PRODUCER:
+                needed = "name each producer group: --group NAME"
             print_line(f"# {role}: {needed}")
-        for right, row in of_role:
+        for right, row in rights_of_role:
             name = f"{right.name}*" if right.is_prefix else right.name
-            print_line(
-                command_of(right, row["principal"], servers) if output == "commands" else
-                f"{row['principal']}  {right.kind} {name}  {', '.join(right.operations)}  "
-                f"({right.why})"
-            )  # fmt: skip
+            text = command_of(right, row["principal"], servers)
+            if output != "commands":
+                operations = ", ".join(right.operations)
+                text = f"{row['principal']}  {right.kind} {name}  {operations}  ({right.why})"
+            print_line(text)
+
         if producer_bytes:
-            for user in sorted({row["principal"] for right, row in of_role if right.group}):
+            for user in sorted({row["principal"] for right, row in rights_of_role if right.group}):
                 print_line(quota_command(user, servers, producer_bytes))
 
 
-def _principals(given: tuple[str, ...], known: tuple[str, ...]) -> dict[str, str]:
-    found = {}
-    for text in given:
+def _principals(texts: tuple[str, ...], names: tuple[str, ...]) -> dict[str, str]:
+    principals = {}
+
+    for text in texts:
         name, _, principal = text.partition("=")
-        if name not in known or not principal.partition(":")[2]:
+        if name not in names or not principal.partition(":")[2]:
             raise click.UsageError(
                 f"--principal {text}: ROLE=User:NAME, of a role or a group that is printed"
             )
-        found[name] = principal
-    return found
+        principals[name] = principal
+
+    return principals
 
 
-def _principal(right: Right, who: dict[str, str]) -> str:
+def _principal(right: Right, principal_by_name: dict[str, str]) -> str:
     if right.group:
-        return who.get(right.group) or who.get(right.role) or f"User:{right.group}"
-    return who.get(right.role, f"User:txlake-{right.role}")
+        return (
+            principal_by_name.get(right.group)
+            or principal_by_name.get(right.role)
+            or f"User:{right.group}"
+        )
+    return principal_by_name.get(right.role, f"User:txlake-{right.role}")

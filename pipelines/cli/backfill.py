@@ -33,8 +33,11 @@ def _offsets(
         return None
     try:
         topics = json.loads(text)
-        return {(t, int(n)): int(offset) for t, found in topics.items()
-                for n, offset in found.items()}  # fmt: skip
+        return {
+            (topic, int(partition)): int(offset)
+            for topic, offsets in topics.items()
+            for partition, offset in offsets.items()
+        }
     except (ValueError, AttributeError, TypeError) as error:
         raise click.BadParameter(
             f'{text!r}: offsets as {{"TOPIC": {{"0": 17}}}} are allowed', param=parameter
@@ -71,15 +74,19 @@ def backfill(
     paths = {"half": half, "op": op, "schedule": schedule, "admin": admin}
     files = {kind: path for kind, path in paths.items() if path is not None}
     bounds = (from_time, to_time, from_offsets, to_offsets)
-    require({
-        "files are taken whole: no --from or --to beside them":
-            bool(files) and any(bound is not None for bound in bounds),
-        "files: --half and --op are both needed": bool(files) and (half is None or op is None),
-        "name one: --from-time or --from-offsets":
-            from_time is not None and from_offsets is not None,
-        "name one: --to-time or --to-offsets": to_time is not None and to_offsets is not None,
-    })  # fmt: skip
+    require(
+        {
+            "files are taken whole: no --from or --to beside them": bool(files)
+            and any(bound is not None for bound in bounds),
+            "files: --half and --op are both needed": bool(files) and (half is None or op is None),
+            "name one: --from-time or --from-offsets": from_time is not None
+            and from_offsets is not None,
+            "name one: --to-time or --to-offsets": to_time is not None and to_offsets is not None,
+        }
+    )
+
     _require_past(from_time, to_time)
+
     from pipelines.kafka_client.admin import KafkaAdmin
     from pipelines.progress import progress_bar
     from pipelines.replay import from_kafka
@@ -92,27 +99,30 @@ def backfill(
         if files:
             register_with_spark_submit()
             identity = from_kafka.identity_from_kafka(settings)
-            done = fill(settings.lake.place(), Archive.of_files(files), identity, meter)
+            result = fill(settings.lake.place(), Archive.of_files(files), identity, meter)
         else:
             kafka = KafkaAdmin(settings, settings.kafka.topics())
             if from_time is not None:
                 from_offsets = offsets_since(kafka, from_time)
             if to_time is not None:
                 to_offsets = offsets_before(kafka, to_time)
-            done = from_kafka.backfill(settings, from_offsets, to_offsets, meter)
-    print_rebuilt(done, settings.lake.path, output)
+            result = from_kafka.backfill(settings, from_offsets, to_offsets, meter)
+    print_rebuilt(result, settings.lake.path, output)
 
 
 def _require_past(from_time: int | None, to_time: int | None) -> None:
-    """Refuses a range of time in which no record can be; ms."""
+    """Refuses a range of time that can have no record; ms."""
     if from_time is None:
         return
+
     now = now_ms()
+
     if from_time > now:
         raise click.UsageError(
             f"--from-time {instant(from_time)} is in the future: it is {instant(now)}, and Kafka "
             "has no record of then"
         )
+
     if to_time is not None and to_time <= from_time:
         raise click.UsageError(
             f"--to-time {instant(to_time)} is not after --from-time {instant(from_time)}: nothing "

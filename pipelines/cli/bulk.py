@@ -1,4 +1,4 @@
-"""Commands about many things at once: filters, at most so many, a dry run unless --yes is said."""
+"""Commands on several targets: filters, a limit, a dry run unless --yes is given."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FindTargets = Callable[["Lake", "Filters"], Sequence["Target"]]
 
 @dataclass(frozen=True)
 class BulkOptions:
-    """The options of a command about many things. Units: ms."""
+    """The options of a command on several targets. Units: ms."""
 
     group: str | None
     topic: str | None
@@ -35,21 +35,24 @@ class BulkOptions:
     yes: bool
 
     def check(self, target: str | None) -> None:
-        """Refuses anything but one target, or filters with --max."""
+        """Refuses all but one target, or filters with --max."""
         filters = (self.group, self.topic, self.keys, self.older_than)
-        is_asked = any(value is not None for value in filters)
-        require({
-            "name one target, or choose several by --group, --topic, --keys, --older-than":
-                is_asked == (target is not None),
-            "--max is needed: at most so many are written": is_asked and self.max is None,
-            "--max and --yes go with filters":
-                not is_asked and (self.max is not None or self.yes),
-        })  # fmt: skip
+        has_filters = any(value is not None for value in filters)
+        require(
+            {
+                (
+                    "name one target, or choose several by --group, --topic, --keys, --older-than"
+                ): has_filters == (target is not None),
+                "--max is needed: at most so many are written": has_filters and self.max is None,
+                "--max and --yes go with filters": not has_filters
+                and (self.max is not None or self.yes),
+            }
+        )
 
     def command(
         self, writing: WriteOptions, name: str, text: str | None, find_targets: FindTargets
     ) -> None:
-        """Try a command about one target, or about all that `find_targets` finds; write it.
+        """Previews a command on one target, or on all that `find_targets` returns; writes it.
 
         Errors: as `write`.
         """
@@ -62,43 +65,54 @@ class BulkOptions:
         writing: WriteOptions,
         target: Target | None,
         find_targets: FindTargets,
-        preview: Callable[[Any], Preview],
+        preview_target: Callable[[Any], Preview],
     ) -> None:
-        """Try a record about one target, or about all that fit, the oldest first; write it.
+        """Previews a record for one target, or for all that match, the oldest first; writes it.
 
-        Several are written if --yes is said.
-        Input: `find_targets` returns the targets that fit; `preview` tries one.
-        Errors: OperatorError when a result was waited for and is a refusal, or did not come.
+        Several records are written only with --yes.
+        Input: `find_targets` returns the matching targets; `preview_target` previews one.
+        Errors: OperatorError if a result was waited for and is a refusal, or did not come.
         """
         from pipelines.health.transactions import Filters
 
         if target is not None:
-            writing.write(preview(target))
+            writing.write(preview_target(target))
             return
+
         until = None if self.older_than is None else now_ms() - self.older_than
         filters = Filters(self.group, self.topic, self.keys, None, until)
         targets = find_targets(writing.lake, filters)
         chosen = targets[: self.max]
+
         is_written = self.yes and not writing.dry_run
-        trials = [preview(one) for one in chosen]
+        previews = [preview_target(target) for target in chosen]
+
         rows: list[dict[str, Any]] = [
-            {"target": str(one), "expected": trial.expected,
-             "offset": writing.send(trial) if is_written else None}
-            for one, trial in zip(chosen, trials, strict=True)
-        ]  # fmt: skip
-        for row, trial in zip(rows, trials, strict=True) if is_written else ():
-            row["result"] = writing.result(trial, row["offset"])
+            {
+                "target": str(target),
+                "expected": preview.expected,
+                "offset": writing.send(preview) if is_written else None,
+            }
+            for target, preview in zip(chosen, previews, strict=True)
+        ]
+
+        if is_written:
+            for row, preview in zip(rows, previews, strict=True):
+                row["result"] = writing.result(preview, row["offset"])
+
         if writing.output == "json":
             print_json(rows)
         elif rows:
             print_rows(list(rows[0]), [list(row.values()) for row in rows])
+
         more = len(targets) - len(chosen)
         click.echo(_summary(len(chosen), more, is_written, writing.wait_s > 0), err=True)
+
         if is_written and writing.wait_s > 0:
-            self._require(rows)
+            self._require_results(rows)
 
     @staticmethod
-    def _require(rows: Sequence[dict[str, Any]]) -> None:
+    def _require_results(rows: Sequence[dict[str, Any]]) -> None:
         from pipelines.explain.rule_texts import CONFLICTS, REFUSALS
 
         missed = [row for row in rows if row["result"] is None]
@@ -110,7 +124,7 @@ class BulkOptions:
             raise OperatorError(", ".join(parts))
 
 
-# Let a command be about many things: its options come as one Bulk.
+# A command works on several targets: its options come as one BulkOptions.
 bulk_options = options_as(
     "bulk",
     BulkOptions,

@@ -51,6 +51,7 @@ def topic(group: str, partitions: int, conf: str) -> None:
 
     if not matches(GROUP_PATTERN, group):
         raise click.UsageError(f"{group!r} is no producer group: {GROUP_PATTERN}")
+
     settings = settings_of(conf)
     name = check_topic(group, settings.kafka.check_topic_prefix)
     if make_check_topic(settings, group, partitions):

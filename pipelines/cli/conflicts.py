@@ -6,9 +6,9 @@ import click
 
 from pipelines.cli.option_types import Duration
 from pipelines.cli.options import (
+    empty_text,
     lake_options,
     limit_option,
-    nothing,
     open_lake,
     print_list,
     rows_option,
@@ -49,5 +49,5 @@ def list_conflicts(
 
     require_reason(reason)
     rows = read_conflicts(open_lake(lake_path, conf), now_ms() - since, group, reason)
-    none = nothing("no operations without effect", group=group, reason=reason)
+    none = empty_text("no operations without effect", group=group, reason=reason)
     print_list(COLUMNS, rows[-limit:], len(rows), output, none)

@@ -22,17 +22,21 @@ _TOKEN_CHARACTERS: Final = 20
     "--port", type=click.IntRange(0, 65_535), default=8470, show_default=True, help="0: any."
 )
 @click.option(
-    "--name", "names", multiple=True,
+    "--name",
+    "names",
+    multiple=True,
     help="Another host name under which browsers reach it: a proxy's, or this machine's.",
-)  # fmt: skip
+)
 @click.option(
-    "--allow-writes", is_flag=True,
+    "--allow-writes",
+    is_flag=True,
     help="Let holders of the token resume dead messages; needs --conf.",
-)  # fmt: skip
+)
 @click.option(
-    "--token-file", type=click.Path(dir_okay=False),
+    "--token-file",
+    type=click.Path(dir_okay=False),
     help=f"A file with the token.  [default: the variable {TOKEN_VARIABLE}]",
-)  # fmt: skip
+)
 def console(
     lake_path: str | None,
     conf: str | None,
@@ -52,6 +56,7 @@ def console(
         raise click.UsageError(
             f"--allow-writes needs --conf and a token: --token-file FILE, or {TOKEN_VARIABLE}"
         )
+
     from pipelines.cli.status import facts_of
     from pipelines.console.context import ConsoleContext
     from pipelines.console.kafka_cache import QueryCache
@@ -65,38 +70,51 @@ def console(
             f"{TOKEN_VARIABLE}"
         )
     settings = None if conf is None else settings_of(conf)
+
     if conf is not None:
         warn_of_open_secrets(conf)
     open_intact_lake(place)
-    asked = QueryCache()
-    look = partial(facts_of, settings=settings, ask=partial(asked.ask, "status"))
+    queries = QueryCache()
+    load_facts = partial(facts_of, settings=settings, ask=partial(queries.ask, "status"))
+    hosts = frozenset({host.lower(), *(LOOPBACK if is_local else ()), *map(str.lower, names)})
+
     with listen(host, port) as listener:
         site = ConsoleContext(
-            place.path, lambda: open_intact_lake(place), look, settings, token, allow_writes,
-            not is_local,
-            frozenset({host.lower(), *(LOOPBACK if is_local else ()), *map(str.lower, names)}),
-            listener.getsockname()[1], asked,
-        )  # fmt: skip
+            path=place.path,
+            open_lake=lambda: open_intact_lake(place),
+            load_facts=load_facts,
+            settings=settings,
+            token=token,
+            allow_writes=allow_writes,
+            reads_need_token=not is_local,
+            hosts=hosts,
+            port=listener.getsockname()[1],
+            kafka=queries,
+        )
         shown = f"[{host}]" if ":" in host else host
         serve(site, listener, lambda: click.echo(f"http://{shown}:{site.port}/"))
     click.echo("stopped")
 
 
 def _token(path: str | None) -> str | None:
-    """Returns the token, if there is one; one that could be guessed is wrong usage."""
+    """Returns the token, if there is one; one that is easy to guess is wrong usage."""
     if path is None:
-        token, place = os.environ.get(TOKEN_VARIABLE), TOKEN_VARIABLE
+        token = os.environ.get(TOKEN_VARIABLE)
+        place = TOKEN_VARIABLE
     else:
         from pipelines.settings.secrets import warn_if_others_can_read
 
         try:
-            token, place = Path(path).read_text("utf-8").strip(), f"--token-file {path}"
+            token = Path(path).read_text("utf-8").strip()
+            place = f"--token-file {path}"
             warn_if_others_can_read(path, "--token-file")
         except (OSError, UnicodeDecodeError) as error:
             raise click.UsageError(f"--token-file {path} cannot be read: {error}") from error
+
     if token is not None and len(token) < _TOKEN_CHARACTERS:
         raise click.UsageError(
             f"the token of {place} has {len(token)} characters, {_TOKEN_CHARACTERS} are needed: "
             "`openssl rand -hex 16` makes one"
         )
+
     return token

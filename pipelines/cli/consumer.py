@@ -78,6 +78,7 @@ def reset(
     rows = plan_reset(lake, group, topic, to, queues)
     if yes:
         write_reset(lake, rows, session)
+
     print_list(COLUMNS, rows, len(rows), output, "")
     count = len(rows)
     click.echo(f"{count} written" if yes else f"{count} would be written; --yes writes", err=True)
@@ -101,7 +102,7 @@ def lag(
 
     Queue by queue, the most first. How far the job is behind Kafka: `txlake status`.
     """
-    from pipelines.health.consumers import LAG_COLUMNS, chosen_lags
+    from pipelines.health.consumers import LAG_COLUMNS, find_lags
 
-    rows = chosen_lags(open_lake(lake_path, conf), group, topic)
+    rows = find_lags(open_lake(lake_path, conf), group, topic)
     print_list(LAG_COLUMNS, rows[:limit], len(rows), output, "no consumer group has read it")

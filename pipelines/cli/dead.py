@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from pipelines.cli.bulk import BulkOptions, bulk_options
-from pipelines.cli.options import list_options, nothing, open_lake, print_list
+from pipelines.cli.options import empty_text, list_options, open_lake, print_list
 from pipelines.cli.write_options import WriteOptions, write_options
 from txlake.protocol import RESUME
 
@@ -37,7 +37,7 @@ def list_dead(
         rows[:limit],
         len(rows),
         output,
-        nothing("no dead messages", group=group, topic=topic),
+        empty_text("no dead messages", group=group, topic=topic),
     )
 
 

@@ -1,7 +1,7 @@
 """A light start: commands that run no Spark do without pandas.
 
-Arrow imports pandas, where it is installed, with the first array that it makes of Python values:
-400 modules, half of what a short command costs. Spark's Python needs pandas; nothing else of ours.
+Arrow imports pandas, if it is installed, with the first array of Python values: 400 modules, half
+the time of a short command. Spark's Python needs pandas; nothing else of ours does.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Final
 
-# The commands that start a Spark of their own, or say what one would need.
+# The commands that start a Spark of their own, or print what one would need.
 WITH_SPARK: Final = frozenset(
     {"run", "replay", "backfill", "spark-submit", "environment", "doctor", "jars"}
 )
@@ -24,7 +24,7 @@ class PandasBlocker:
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns None: the finders behind it look for any other module."""
+        """Returns None: the next finders look for any other module."""
         if name == "pandas":
             raise ModuleNotFoundError("pandas is hidden from commands without Spark", name=name)
         return None
@@ -33,7 +33,7 @@ class PandasBlocker:
 def block_pandas(arguments: Sequence[str]) -> None:
     """Hides pandas from this process, unless its command can need it.
 
-    Input: what stands behind `txlake` on the command line.
+    Input: the arguments of `txlake` on the command line.
     """
     if WITH_SPARK.isdisjoint(arguments[:1]):
         sys.meta_path.insert(0, PandasBlocker())

@@ -47,10 +47,11 @@ def accept(writing: WriteOptions) -> None:
     """
     from pipelines.operate.losses import losses as losses_of
 
-    found = losses_of(writing.settings, writing.lake)
-    if not found:
+    lost = losses_of(writing.settings, writing.lake)
+    if not lost:
         raise OperatorError(f"{_NONE}; nothing was written")
-    for loss in found:
+
+    for loss in lost:
         writing.command(ACCEPT_LOSS, str(loss))
 
 

@@ -21,34 +21,50 @@ from pipelines.output import printable
 if TYPE_CHECKING:
     from pipelines.settings import Settings
 
-# What help lists, by what a user wants; and where each command is: its module of this room is
-# imported when the command is typed. What some import, Spark's Python among it, takes longer than
-# others run.
+# The sections of help, by a user's aim, and the module of each command in this room: it is imported
+# when the command is typed. The imports of some, Spark's Python among them, take longer than others
+# run.
 _SECTIONS: Final = {
     "See": {
-        "status": "status", "top": "status", "tx": "tx", "topic": "topic", "sql": "sql",
-        "groups": "groups", "conflicts": "conflicts", "consumer": "consumer", "lag": "consumer",
-        "console": "console", "verify": "verify",
+        "status": "status",
+        "top": "status",
+        "tx": "tx",
+        "topic": "topic",
+        "sql": "sql",
+        "groups": "groups",
+        "conflicts": "conflicts",
+        "consumer": "consumer",
+        "lag": "consumer",
+        "console": "console",
+        "verify": "verify",
     },
     "Fix": {
-        "dead": "dead", "check": "check", "schedule": "schedule", "losses": "losses",
-        "maintain": "maintain", "replay": "replay", "backfill": "backfill",
+        "dead": "dead",
+        "check": "check",
+        "schedule": "schedule",
+        "losses": "losses",
+        "maintain": "maintain",
+        "replay": "replay",
+        "backfill": "backfill",
     },
     "Run": {
-        "run": "", "spark-submit": "spark_submit", "environment": "spark_submit",
+        "run": "",
+        "spark-submit": "spark_submit",
+        "environment": "spark_submit",
         "publish": "publish",
-        "broker": "servers", "store": "servers",
+        "broker": "servers",
+        "store": "servers",
     },
     "Set up": {"doctor": "setup", "jars": "setup", "config": "config", "acl": "acl"},
-}  # fmt: skip
+}
 _CTRL_C: Final = 130
-_MODULE_OF: Final = {
-    name: module for section in _SECTIONS.values() for name, module in section.items() if module
+_MODULE_BY_COMMAND: Final = {
+    name: module for section in _SECTIONS.values() for name, module in section.items()
 }
 
 
-def report_known_errors() -> tuple[type[Exception], ...]:
-    """Returns the errors that say in one sentence what is wrong and what to do."""
+def known_errors() -> tuple[type[Exception], ...]:
+    """Returns the errors whose text is one sentence: what is wrong and what to do."""
     from pipelines.errors import JobError, OperatorError
     from pipelines.jvm.jars import JarError
     from pipelines.jvm.java import JavaError
@@ -58,21 +74,28 @@ def report_known_errors() -> tuple[type[Exception], ...]:
     from txlake.errors import LakeError as ClientLakeError
 
     return (
-        JobError, LakeError, SettingsError, JavaError, JarError, ServerError, OperatorError,
+        JobError,
+        LakeError,
+        SettingsError,
+        JavaError,
+        JarError,
+        ServerError,
+        OperatorError,
         ClientLakeError,
-    )  # fmt: skip
+    )
 
 
-def _refused_by_a_disk(error: Exception) -> Exception:
-    """Returns one sentence for an error of a disk, and any other as it is: that is a bug."""
+def _disk_error(error: Exception) -> Exception:
+    """Returns one sentence for an error of a disk; any other error unchanged: it is a bug."""
     from txlake._disk import disk_refusal
 
     refusal = disk_refusal(error) if isinstance(error, OSError) else None
     if refusal is None:
         return error
+
     place = getattr(error, "filename", None)
-    named = "the disk" if place is None else f"the disk of {printable(str(place))}"
-    return click.ClickException(f"{named} {refusal}")
+    disk = "the disk" if place is None else f"the disk of {printable(str(place))}"
+    return click.ClickException(f"{disk} {refusal}")
 
 
 class _Commands(click.Group):
@@ -84,21 +107,26 @@ class _Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Returns the names of all commands."""
-        return sorted({*super().list_commands(ctx), *_MODULE_OF})
+        return sorted({*super().list_commands(ctx), *_MODULE_BY_COMMAND})
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the commands under the heading of their section."""
         width = formatter.width - 6 - max(map(len, self.list_commands(ctx)))
         for heading, names in _SECTIONS.items():
-            found = [self.get_command(ctx, name) for name in names]
-            rows = [(str(one.name), one.get_short_help_str(width)) for one in found if one]
+            commands = [self.get_command(ctx, name) for name in names]
+            rows = [
+                (str(command.name), command.get_short_help_str(width))
+                for command in commands
+                if command
+            ]
+
             with formatter.section(heading):
                 formatter.write_dl(rows)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Returns the command that is typed. Errors: click's usage error names near ones."""
+        """Returns the typed command. Errors: click's usage error, with near names."""
         try:
             return super().resolve_command(ctx, args)
         except NoSuchCommand as error:
@@ -107,19 +135,21 @@ class _Commands(click.Group):
             ) from None
 
     def _all_names(self, ctx: click.Context) -> Iterator[str]:
-        """Yields the names of all commands, those of groups as they are typed: `tx explain`."""
+        """Yields the names of all commands, those of groups in full: `tx explain`."""
         for name in self.list_commands(ctx):
             yield name
+
             command = self.get_command(ctx, name)
             if isinstance(command, click.Group):
                 yield from (f"{name} {inner}" for inner in command.list_commands(ctx))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Returns a command by its name, and imports its module."""
-        if cmd_name not in self.commands and cmd_name in _MODULE_OF:
-            module = import_module(f"pipelines.cli.{_MODULE_OF[cmd_name]}")
-            found = [one for one in vars(module).values() if isinstance(one, click.Command)]
-            self.add_command(next(one for one in found if one.name == cmd_name))
+        if cmd_name not in self.commands and cmd_name in _MODULE_BY_COMMAND:
+            module = import_module(f"pipelines.cli.{_MODULE_BY_COMMAND[cmd_name]}")
+            commands = [item for item in vars(module).values() if isinstance(item, click.Command)]
+            self.add_command(next(item for item in commands if item.name == cmd_name))
+
         return super().get_command(ctx, cmd_name)
 
     def invoke(self, context: click.Context) -> Any:
@@ -131,8 +161,9 @@ class _Commands(click.Group):
             click.echo("\nstopped by Ctrl-C", err=True)
             raise click.exceptions.Exit(_CTRL_C) from None
         except Exception as error:
-            if not isinstance(error, report_known_errors()):
-                raise _refused_by_a_disk(error) from error
+            if not isinstance(error, known_errors()):
+                raise _disk_error(error) from error
+
             lines = [printable(line) for line in str(error).split("\n")]
             raise click.ClickException("\n".join(lines)) from error
 
@@ -150,9 +181,10 @@ def main() -> None:
 @main.command()
 @conf_option
 @click.option(
-    "--standby", is_flag=True,
+    "--standby",
+    is_flag=True,
     help="While another driver is active, wait ready to take over; Kafka elects.",
-)  # fmt: skip
+)
 @click.option("--quiet", is_flag=True, help="Print warnings only.")
 def run(conf: str, standby: bool, quiet: bool) -> None:
     """Run the reconcile job until Ctrl-C or SIGTERM.
@@ -177,7 +209,7 @@ STOP_S = 10.0
 
 
 def run_job(settings: Settings, *, is_standby: bool = False) -> None:
-    """Run the job; also what spark-submit runs."""
+    """Runs the job; spark-submit runs this, too."""
     from py4j.protocol import Py4JError
 
     from pipelines.errors import JobError
@@ -188,23 +220,25 @@ def run_job(settings: Settings, *, is_standby: bool = False) -> None:
     def abort() -> None:
         log.warning(
             "not stopped within %.0f s: what is running is given up, and nothing is lost; the next "
-            "start finishes it", STOP_S,
-        )  # fmt: skip
+            "start finishes it",
+            STOP_S,
+        )
         logging.shutdown()
         os._exit(0)  # as kill -9, which an epoch must survive anyway
 
-    patience = threading.Timer(STOP_S, abort)
-    patience.daemon = True
+    stop_timer = threading.Timer(STOP_S, abort)
+    stop_timer.daemon = True
 
     def stop(*_: object) -> None:
-        if not patience.is_alive():
+        if not stop_timer.is_alive():
             log.info("stopping after the running epoch")
-            patience.start()
+            stop_timer.start()
         driver.stop()
 
     driver = Driver(settings, is_standby=is_standby, on_jvm_signal=stop)
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
+
     try:
         _run_in_thread(driver.run)
     except (JobError, Py4JError, OSError) as error:
@@ -213,16 +247,16 @@ def run_job(settings: Settings, *, is_standby: bool = False) -> None:
         # The signal has ended the JVM, too, before it could wait for the driver.
         log.warning("stopped while it was starting (%s)", str(error).split("\n")[0])
     finally:
-        patience.cancel()
+        stop_timer.cancel()
+
     log.info("stopped")
     driver.finish()
 
 
 def _run_in_thread(run: Callable[[], None]) -> None:
-    """Runs a function in a thread of its own, and raises what it raises.
+    """Runs a function in a thread of its own, and raises its error.
 
-    Spark, started in the main thread, would put a handler of its own in the place of ours for
-    Ctrl-C.
+    Spark, started in the main thread, would replace our handler of Ctrl-C by its own.
     """
     errors: list[BaseException] = []
 
@@ -235,12 +269,13 @@ def _run_in_thread(run: Callable[[], None]) -> None:
     thread = threading.Thread(target=work, name="txlake-driver")
     thread.start()
     thread.join()
+
     if errors:
         raise errors[0]
 
 
 def start() -> None:
-    """Run the command of this process: what `txlake` and `python -m pipelines` call."""
+    """Runs the command of this process, for `txlake` and `python -m pipelines`."""
     block_pandas(sys.argv[1:])
     main(prog_name="txlake")
 

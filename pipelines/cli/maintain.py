@@ -23,9 +23,12 @@ _COLUMNS = ("table", "files", "to merge", "into", "MB", "to delete")
 @click.option("--actor", help="Who: the login user when it is not given.")
 @click.option("--dry-run", is_flag=True, help="Change nothing; print what would be done.")
 @click.option(
-    "--wait-s", type=click.FloatRange(0), default=0.0, show_default=True,
+    "--wait-s",
+    type=click.FloatRange(0),
+    default=0.0,
+    show_default=True,
     help="How long to wait until the job has taken it; the work itself comes after.",
-)  # fmt: skip
+)
 @click.option("--offline", is_flag=True, help="Do it in this process; no job can run meanwhile.")
 @conf_option
 @output_option
@@ -52,7 +55,7 @@ def maintain(
 
 
 def _estimate(writing: WriteOptions) -> None:
-    """Print what a full round would do, table by table."""
+    """Prints the steps of a full round, table by table."""
     from storage.lake.integrity import require_recorded
     from storage.maintenance.maintenance import Maintenance
 
@@ -60,24 +63,28 @@ def _estimate(writing: WriteOptions) -> None:
     maintenance = Maintenance(writing.lake, writing.settings.maintenance_limits())
     if progress.last is not None:
         maintenance.take_up(progress.last)
+
     rows = []
     for table in maintenance.tables():
         files, work = maintenance.estimate(table)
         mb = round(work.bytes_before / 1e6, 2)
         rows.append([table, files, work.files_merged, work.merges, mb, work.files_deleted])
+
     if writing.output == "json":
         print_json([dict(zip(_COLUMNS, row, strict=True)) for row in rows])
         return
-    worth = [row for row in rows if row[2] or row[5]]
-    if worth:
-        print_rows(_COLUMNS, worth)
+
+    rows_with_work = [row for row in rows if row[2] or row[5]]
+    if rows_with_work:
+        print_rows(_COLUMNS, rows_with_work)
     click.echo(
-        f"{counted(len(rows), 'table')}, {len(worth)} with something to do; nothing was changed"
+        f"{counted(len(rows), 'table')}, {len(rows_with_work)} with something to do; "
+        "nothing was changed"
     )
 
 
 def _run(writing: WriteOptions) -> None:
-    """Take every step of a full round, alone at the lake."""
+    """Takes every step of a full round, alone on the lake."""
     from pipelines.job.maintenance import summary
     from pipelines.jvm.lock import file_lock
     from storage.lake.epochs import read_progress
@@ -90,22 +97,25 @@ def _run(writing: WriteOptions) -> None:
 
     place = writing.lake.place
     lock = LakeLock(place, f"{socket.gethostname()}:{os.getpid()}:txlake maintain")
-    began = time.monotonic()
-    done = StepResult()
+
+    started_s = time.monotonic()
+    result = StepResult()
     try:
         with file_lock(place), changing(place):
             lake = Lake(place, is_driver=True)
+
             progress = read_progress(lake)
             require_intact(lake, progress, is_exclusive=True)
             maintenance = Maintenance(lake, writing.settings.maintenance_limits())
             if progress.last is not None:
                 maintenance.take_up(progress.last)
             for table in maintenance.tables():
-                done = sum(maintenance.steps(table, is_full=True), done)
+                result = sum(maintenance.steps(table, is_full=True), result)
     finally:
         lock.release()
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - started_s
+
     if writing.output == "json":
-        print_json({**asdict(done), "seconds": round(seconds, 3)})
+        print_json({**asdict(result), "seconds": round(seconds, 3)})
     else:
-        click.echo(f"{summary(done)}, {seconds:.1f} s")
+        click.echo(f"{summary(result)}, {seconds:.1f} s")

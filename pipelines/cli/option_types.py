@@ -1,4 +1,4 @@
-"""Spans of time and sizes as options say them."""
+"""Types of options: spans of time and sizes."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class Duration(click.ParamType[int]):
             return value
         if self._can_be_forever and value == FOREVER_WORD:
             return FOREVER
+
         try:
             (span_ms,) = delay_levels_ms(value)
         except ValueError:
@@ -44,7 +45,7 @@ class ByteSize(click.ParamType[int]):
         """Returns bytes; -1 without a limit."""
         if value == FOREVER_WORD:
             return FOREVER
-        found = re.fullmatch(r"([1-9][0-9]{0,14})(|KiB|MiB|GiB|TiB)", value)
-        if found is None:
+        match = re.fullmatch(r"([1-9][0-9]{0,14})(|KiB|MiB|GiB|TiB)", value)
+        if match is None:
             self.fail(f"{value!r}: bytes, or a number with KiB, MiB, GiB or TiB, or {FOREVER_WORD}")
-        return int(found[1]) * _UNITS[found[2]]
+        return int(match[1]) * _UNITS[match[2]]

@@ -1,4 +1,4 @@
-"""What the operator's commands share: options, the lake that they name, how a list is printed."""
+"""The shared parts of the operator's commands: options, the lake that they name, printed lists."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ def options_as(name: str, kind: type[Any], *options: Command) -> Command:
 
     def decorate(command: Command) -> Any:
         @wraps(command)
-        def run(**given: Any) -> None:
-            one = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
-            command(**{name: one}, **given)
+        def run(**values: Any) -> None:
+            options_value = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
+
+            command(**{name: options_value}, **values)
 
         return stack_options(*options)(run)
 
@@ -53,10 +54,10 @@ def options_as(name: str, kind: type[Any], *options: Command) -> Command:
 
 
 class _Named(click.Option):
-    """An option that names a lake or its job; a variable stands for it where nothing else does.
+    """An option that names a lake or its job; a variable stands for it if no option names one.
 
-    `others`: parameters of the command that say which lake is meant, too. The command line goes
-    before all variables, and TXLAKE_CONF before TXLAKE_LAKE: what a command is about is named once.
+    `others`: other parameters of the command that name a lake. The command line goes before all
+    variables, and TXLAKE_CONF before TXLAKE_LAKE: the lake of a command is named once.
     """
 
     def __init__(self, *args: Any, others: tuple[str, ...], **kwargs: Any) -> None:
@@ -66,7 +67,7 @@ class _Named(click.Option):
     def consume_value(
         self, ctx: click.Context, opts: Mapping[str, Any]
     ) -> tuple[Any, ParameterSource]:
-        """Returns the value, and where it is from."""
+        """Returns the value and its source."""
         value, source = super().consume_value(ctx, opts)
         is_named = any(isinstance(opts.get(name), str | tuple | list) for name in self._others)
         gives_way = self.envvar == LAKE_VARIABLE and bool(os.environ.get(CONF_VARIABLE))
@@ -77,12 +78,17 @@ class _Named(click.Option):
 
 
 def conf_of(text: str, *, others: tuple[str, ...] = ("lake_path",), **more: Any) -> Command:
-    """Returns the option `--conf`. Input: its help; what else of the command names a lake."""
+    """Returns the option `--conf`. Input: its help; the other parameters that name a lake."""
     more.setdefault("type", click.Path(dir_okay=False))
     return click.option(
-        "--conf", cls=_Named, others=others, envvar=CONF_VARIABLE, show_envvar=True, help=text,
+        "--conf",
+        cls=_Named,
+        others=others,
+        envvar=CONF_VARIABLE,
+        show_envvar=True,
+        help=text,
         **more,
-    )  # fmt: skip
+    )
 
 
 def require(wrong: Mapping[str, bool]) -> None:
@@ -92,29 +98,42 @@ def require(wrong: Mapping[str, bool]) -> None:
             raise click.UsageError(sentence)
 
 
-# Let a command print JSON.
+# A command prints JSON.
 output_option = click.option(
-    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
     help="For people or for programs.",
-)  # fmt: skip
-# Let a command print its rows for people or for programs.
+)
+# A command prints its rows for people or for programs.
 rows_option = click.option(
-    "-o", "--output", type=click.Choice(FORMATS), default=TABLE, show_default=True,
+    "-o",
+    "--output",
+    type=click.Choice(FORMATS),
+    default=TABLE,
+    show_default=True,
     help="For people, or for programs.",
-)  # fmt: skip
-# Let a command cut its list.
+)
+# A command limits its list.
 limit_option = click.option(
     "--limit", type=click.IntRange(1), default=100, show_default=True, help="Rows to show."
 )
-# Let a command that writes name the job's settings: lake and Kafka.
+# A command that writes gets the job's settings: lake and Kafka.
 conf_option = conf_of("The job's settings, as conf/local.toml.", required=True)
-# Let a command name its lake, directly or by the job's settings.
+# A command gets its lake, directly or by the job's settings.
 lake_option = click.option(
-    "--lake", "lake_path", cls=_Named, others=("conf",), envvar=LAKE_VARIABLE, show_envvar=True,
+    "--lake",
+    "lake_path",
+    cls=_Named,
+    others=("conf",),
+    envvar=LAKE_VARIABLE,
+    show_envvar=True,
     help="Where the lake is: a folder, or s3://...",
-)  # fmt: skip
+)
 lake_options = stack_options(lake_option, conf_of("The job's settings: they name the lake."))
-# Let a command choose the messages that it lists.
+# A command filters the messages that it lists.
 list_options = stack_options(
     click.option("--topic", help="Only messages for this topic."),
     click.option("--group", help="Only messages of this producer group."),
@@ -132,7 +151,7 @@ def settings_of(conf: str) -> Settings:
 
 
 def location_from_options(lake_path: str | None, conf: str | None) -> LakeLocation:
-    """Returns the place that the options name; with both `--conf` says how to reach its store.
+    """Returns the location in the options; if both are given, `--conf` has the store's access.
 
     Errors: LakeError, SettingsError; click's usage error without an option.
     """
@@ -143,19 +162,21 @@ def location_from_options(lake_path: str | None, conf: str | None) -> LakeLocati
             f"name the lake: --lake PATH, or --conf FILE; the variables {LAKE_VARIABLE} and "
             f"{CONF_VARIABLE} do so, too"
         )
+
     if conf is None:
         return lake_location(str(lake_path))
+
     lake = settings_of(conf).lake
     return lake_location(lake.path if lake_path is None else lake_path, lake.store)
 
 
 def open_lake(lake_path: str | None, conf: str | None) -> Lake:
-    """Returns the lake that the options name, whole. Errors: as `location_from_options`."""
+    """Returns the lake of the options, intact. Errors: as `location_from_options`."""
     return open_intact_lake(location_from_options(lake_path, conf))
 
 
 def open_intact_lake(place: LakeLocation) -> Lake:
-    """Returns a lake whose own tables hold what was committed.
+    """Returns a lake whose own tables hold all committed rows.
 
     Errors: LakeError.
     """
@@ -168,10 +189,10 @@ def open_intact_lake(place: LakeLocation) -> Lake:
     return lake
 
 
-def nothing(sentence: str, **filters: object) -> str:
-    """Returns what an empty list says: also what was asked for, which may be a typing error."""
-    asked = [f"{name} {value!r}" for name, value in filters.items() if value is not None]
-    return f"{sentence}; asked for {', '.join(asked)} only" if asked else sentence
+def empty_text(sentence: str, **filters: object) -> str:
+    """Returns the text of an empty list, with its filters: one may be a typing error."""
+    texts = [f"{name} {value!r}" for name, value in filters.items() if value is not None]
+    return f"{sentence}; asked for {', '.join(texts)} only" if texts else sentence
 
 
 def print_list(
@@ -182,15 +203,17 @@ def print_list(
     nothing: str,
     hidden_columns: Sequence[str] = (),
 ) -> None:
-    """Print the first of `count` rows; a table without rows is the sentence `nothing`.
+    """Prints the first of `count` rows; a table without rows is the sentence `nothing`.
 
     Input: `hidden_columns`: columns that a table leaves out.
     """
     if output == TABLE and not rows:
         click.echo(nothing)
         return
+
     if output == TABLE:
         columns = [name for name in columns if name not in hidden_columns]
+
     print_records(columns, rows, output, now_ms())
     if count > len(rows):
         text = f"{count - len(rows)} more: --limit shows more, and filters choose"

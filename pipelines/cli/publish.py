@@ -39,11 +39,13 @@ def publish(context: click.Context, conf: str | None, name: str | None, quiet: b
     Of several processes of one name Kafka elects the active one; the others stand by.
     """
     if context.invoked_subcommand is not None:
-        require({
-            "options stand behind the command: txlake publish status --conf FILE": bool(
-                conf or name or quiet
-            )
-        })  # fmt: skip
+        require(
+            {
+                "options stand behind the command: txlake publish status --conf FILE": bool(
+                    conf or name or quiet
+                )
+            }
+        )
         return
     if conf is None:
         raise click.UsageError("name the job's settings: --conf FILE")
@@ -65,27 +67,35 @@ def publish(context: click.Context, conf: str | None, name: str | None, quiet: b
         logging.shutdown()
         os._exit(0)  # as kill -9, which a publisher must survive anyway
 
-    patience = threading.Timer(_STOP_S, abort)
-    patience.daemon = True
+    stop_timer = threading.Timer(_STOP_S, abort)
+    stop_timer.daemon = True
 
     def stop(*_: object) -> None:
-        if not patience.is_alive():
-            patience.start()
+        if not stop_timer.is_alive():
+            stop_timer.start()
         process.stop()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+
     tune_process()
     try:
         process.run()
     finally:
-        patience.cancel()
+        stop_timer.cancel()
 
 
 _name_option = click.option("--name", help="Which [publish.NAME]; without it the only one.")
 _STATUS_COLUMNS = (
-    "publisher", "topic", "destination", "published", "lag", "lag_ms", "active", "stopped",
-)  # fmt: skip
+    "publisher",
+    "topic",
+    "destination",
+    "published",
+    "lag",
+    "lag_ms",
+    "active",
+    "stopped",
+)
 
 
 @publish.command()
@@ -99,20 +109,22 @@ def status(conf: str, name: str | None, output: str) -> None:
 
     settings = settings_of(conf)
     names = None if name is None else [publisher_of(settings, name).name]
+
     rows = [
         {
-            "publisher": one.publisher,
+            "publisher": publisher.publisher,
             "topic": topic.topic,
             "destination": topic.destination,
             "published": None if topic.published is None else sum(topic.published),
             "lag": topic.lag,
-            "lag_ms": one.lag_ms if topic.lag else 0,
-            "active": one.active,
-            "stopped": None if one.stop is None else one.stop.reason,
+            "lag_ms": publisher.lag_ms if topic.lag else 0,
+            "active": publisher.active,
+            "stopped": None if publisher.stop is None else publisher.stop.reason,
         }
-        for one in read_publishers(settings, names)
-        for topic in one.topics
+        for publisher in read_publishers(settings, names)
+        for topic in publisher.topics
     ]
+
     print_list(_STATUS_COLUMNS, rows, len(rows), output, "no publishers or topics yet")
 
 
@@ -120,9 +132,12 @@ def status(conf: str, name: str | None, output: str) -> None:
 @conf_option
 @_name_option
 @click.option(
-    "--from-offset", type=click.IntRange(0), default=0, show_default=True,
+    "--from-offset",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
     help="From this queue offset on, in each queue.",
-)  # fmt: skip
+)
 @rows_option
 def verify(conf: str, name: str | None, from_offset: int, output: str) -> None:
     """Compare what is published with the tables: count, order, key, value and headers.
@@ -137,9 +152,11 @@ def verify(conf: str, name: str | None, from_offset: int, output: str) -> None:
 
     settings = settings_of(conf)
     publisher = publisher_of(settings, name)
+
     rows = [asdict(queue) for queue in verify_published(settings, publisher, from_offset)]
     columns = ("topic", "queue_id", "first", "count", "problem")
     print_list(columns, rows, len(rows), output, "nothing was published yet")
+
     wrong = [row for row in rows if row["problem"]]
     if wrong:
         raise OperatorError(
@@ -176,16 +193,20 @@ def skip(
 ) -> None:
     """Go past messages that come next in a queue: they are never published."""
     operator = _operator(conf, name, actor, reason)
-    done = operator.skip(topic, queue_id, offset, offset if last is None else last, dry_run=dry_run)
-    _print(done, dry_run=dry_run)
+    change = operator.skip(
+        topic, queue_id, offset, offset if last is None else last, dry_run=dry_run
+    )
+    _print(change, dry_run=dry_run)
 
 
 @publish.command()
 @click.option(
-    "--position", type=click.Choice(["published", "earliest", "latest"]), required=True,
+    "--position",
+    type=click.Choice(["published", "earliest", "latest"]),
+    required=True,
     help="Behind the last records, which must be this lake's messages; or where its tables begin "
     "or end.",
-)  # fmt: skip
+)
 @_change_options
 def adopt(
     position: str,
@@ -212,6 +233,6 @@ def _operator(conf: str, name: str | None, actor: str | None, reason: str) -> Op
     return Operator(settings, publisher, *actor_and_reason(actor, reason))
 
 
-def _print(done: Change, *, dry_run: bool) -> None:
-    for line in done.lines:
+def _print(change: Change, *, dry_run: bool) -> None:
+    for line in change.lines:
         print_line(f"would be: {line}" if dry_run else line)

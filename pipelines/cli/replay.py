@@ -36,8 +36,13 @@ _SHOWN = 20
 @lake_option
 @click.option("--verify", "is_verify", is_flag=True, help="Compare every row; 3 on a difference.")
 @click.option("--into", metavar="NEW_LAKE", help="Rebuild the lake there.")
-@click.option("--what-if", "changes", metavar="KEY=VALUE", multiple=True,
-              help="Decide under another [transaction] parameter; can be repeated.")  # fmt: skip
+@click.option(
+    "--what-if",
+    "changes",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Decide under another [transaction] parameter; can be repeated.",
+)
 @epochs_option
 @click.option(
     "--one-batch", is_flag=True, help="With --into: from half, op, schedule, admin alone."
@@ -62,16 +67,20 @@ def replay(
     To --verify it, to rebuild it --into another lake, or to ask --what-if.
     """
     is_all = epochs == (1, EPOCH_MAX)
-    require({
-        "name one: --verify, --into NEW_LAKE, or --what-if KEY=VALUE":
-            (is_verify, into is not None, bool(changes)).count(True) != 1,
-        "only --verify can begin later than with epoch 1": not is_verify and epochs[0] != 1,
-        "--one-batch goes with --into, and takes all that was landed":
-            one_batch and (into is None or not is_all),
-        "--what-if is about the whole history: no --epochs": bool(changes) and not is_all,
-    })  # fmt: skip
+    modes = (is_verify, into is not None, bool(changes))
+    require(
+        {
+            "name one: --verify, --into NEW_LAKE, or --what-if KEY=VALUE": modes.count(True) != 1,
+            "only --verify can begin later than with epoch 1": not is_verify and epochs[0] != 1,
+            "--one-batch goes with --into, and takes all that was landed": one_batch
+            and (into is None or not is_all),
+            "--what-if is about the whole history: no --epochs": bool(changes) and not is_all,
+        }
+    )
+
     place = location_from_options(lake_path, conf)
     register_with_spark_submit()
+
     from pipelines.progress import progress_bar
     from pipelines.replay import rebuild, verify
     from pipelines.replay.what_if import run_what_if
@@ -81,15 +90,18 @@ def replay(
         if is_verify:
             verified = verify(place, *epochs, progress=meter)
         elif into is not None:
-            identity, store = None, {}
+            identity = None
+            store = {}
             if conf is not None:
                 settings = settings_of(conf)
                 store = settings.lake.store
                 identity = _identity(place, settings) if one_batch else None
+
             target = lake_location(into, store)
             rebuilt = rebuild(place, target, one_batch, epochs[1], identity, meter)
         else:
             answer = run_what_if(place, dict(map(_parse_override, changes)), progress=meter)
+
     if is_verify:
         _print_verified(verified, output)
     elif into is not None:
@@ -99,7 +111,7 @@ def replay(
 
 
 def _identity(place: LakeLocation, settings: Settings) -> Identity:
-    """Returns the log that a lake is made from: as its epochs say, or else as Kafka knows it."""
+    """Returns the identity of a lake's log: from its epochs, or else from Kafka."""
     from pipelines.errors import StartError
     from pipelines.replay.from_kafka import identity_from_kafka
     from pipelines.replay.rebuild import identity_of
@@ -119,7 +131,7 @@ def _parse_override(text: str) -> tuple[str, Any]:
 
 
 def register_with_spark_submit() -> None:
-    """Start a Spark session under spark-submit: a cluster gives up a driver that starts none."""
+    """Starts a Spark session under spark-submit: a cluster gives up a driver that starts none."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         from pipelines.jvm.session import start_session
 
@@ -139,25 +151,33 @@ def _print_verified(verified: Verified, output: str) -> None:
             }
         )
     else:
-        click.echo(
-            f"epochs {verified.first_epoch} to {verified.last_epoch}: "
-            f"{counted(verified.transactions, 'transaction', form=',')} in {verified.seconds:.1f} s"
-        )
-        _print_table(verified.compared)
-        for row in verified.differences.slice(0, _SHOWN).to_pylist():
-            print_line(_difference_text(row))
-        count = sum(verified.compared["differences"].to_pylist())
-        if count > _SHOWN:
-            click.echo(f"and {count - _SHOWN} more; all that are named: -o json")
-        click.echo("all rows are equal" if verified.is_equal else counted(count, "difference"))
+        _show_verified(verified)
+
     if not verified.is_equal:
         raise click.exceptions.Exit(VIOLATED)
+
+
+def _show_verified(verified: Verified) -> None:
+    click.echo(
+        f"epochs {verified.first_epoch} to {verified.last_epoch}: "
+        f"{counted(verified.transactions, 'transaction', form=',')} in {verified.seconds:.1f} s"
+    )
+    _print_table(verified.compared)
+
+    for row in verified.differences.slice(0, _SHOWN).to_pylist():
+        print_line(_difference_text(row))
+
+    count = sum(verified.compared["differences"].to_pylist())
+    if count > _SHOWN:
+        click.echo(f"and {count - _SHOWN} more; all that are named: -o json")
+    click.echo("all rows are equal" if verified.is_equal else counted(count, "difference"))
 
 
 def _difference_text(row: dict[str, Any]) -> str:
     topic = f" ({row['topic']})" if row["topic"] else ""
     epoch = "" if row["epoch"] is None else f", epoch {row['epoch']}"
     place = f"{row['table']}{topic} {row['row']}{epoch}"
+
     kinds = {
         "changed": f"{row['column']} is {row['there']}, replayed {row['replayed']}",
         "missing": f"missing, replayed {row['replayed']}",
@@ -168,12 +188,14 @@ def _difference_text(row: dict[str, Any]) -> str:
 
 
 def print_rebuilt(rebuilt: Rebuilt, into: str, output: str) -> None:
-    """Print what was added to a new lake."""
+    """Prints the result of a rebuild or a backfill."""
     if output == "json":
         print_json({"lake": into, **rebuilt.__dict__})
         return
+
     if rebuilt.floor_epoch:
         click.echo(f"{into}: what is left below the floor, epoch {rebuilt.floor_epoch}, copied")
+
     if rebuilt.epochs:
         click.echo(
             f"{into}: epochs {rebuilt.first_epoch} to {rebuilt.last_epoch} added, "
@@ -195,9 +217,11 @@ def _print_what_if(answer: WhatIf, output: str) -> None:
             }
         )
         return
+
     click.echo(f"epochs {answer.first_epoch} to {answer.last_epoch}")
     _print_table(answer.numbers)
     _print_table(answer.groups)
+
     click.echo(
         f"{counted(answer.outcomes.num_rows, 'half', 'halves')} would have ended differently"
     )
@@ -207,7 +231,10 @@ def _print_what_if(answer: WhatIf, output: str) -> None:
 
 def _plain(rows: pa.Table) -> list[dict[str, Any]]:
     return [
-        {k: v.isoformat() if isinstance(v, dt.datetime) else v for k, v in row.items()}
+        {
+            name: value.isoformat() if isinstance(value, dt.datetime) else value
+            for name, value in row.items()
+        }
         for row in rows.to_pylist()
     ]
 

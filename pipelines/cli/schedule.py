@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from pipelines.cli.options import list_options, nothing, open_lake, print_list
+from pipelines.cli.options import empty_text, list_options, open_lake, print_list
 from pipelines.cli.write_options import WriteOptions, write_options
 from pipelines.output import JSON, TABLE, now_ms, print_json, print_records, span, to_machine
 from txlake.protocol import CANCEL
@@ -39,24 +40,29 @@ def list_delayed(
     levels = [
         {
             "level": row["level"],
-            "delay": "no level"
-            if row["level"] is None
-            else span(waiting.level_spans_ms[row["level"] - 1]),
+            "delay": _delay_text(row["level"], waiting.level_spans_ms),
             "waiting": row["waiting"],
             "next_at": row["next_at"],
         }
         for row in waiting.levels
     ]
+
     if output == JSON:
-        print_json({
-            "count": waiting.count, "levels": _texts(levels), "messages": _texts(waiting.messages)
-        })  # fmt: skip
+        print_json(
+            {"count": waiting.count, "levels": _texts(levels), "messages": _texts(waiting.messages)}
+        )
         return
+
     if levels and output == TABLE:
         print_records(list(levels[0]), levels, output, now_ms())
         click.echo()
-    none = nothing("no delayed messages", group=group, topic=topic, level=level)
+
+    none = empty_text("no delayed messages", group=group, topic=topic, level=level)
     print_list(COLUMNS, waiting.messages, waiting.count, output, none)
+
+
+def _delay_text(level: int | None, spans_ms: Sequence[int]) -> str:
+    return "no level" if level is None else span(spans_ms[level - 1])
 
 
 def _texts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

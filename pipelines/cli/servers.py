@@ -25,7 +25,7 @@ SECRET_VARIABLE = "TXLAKE_STORE_SECRET_ACCESS_KEY"  # noqa: S105
 
 
 def _port(default: int) -> Callable[..., Any]:
-    """Returns the option that says on which port a server listens."""
+    """Returns the option for a server's port."""
     return click.option(
         "--port",
         type=click.IntRange(0, 65_535),
@@ -80,9 +80,12 @@ def store(port: int, data_dir: Path, bucket: str) -> None:
 
 
 def _given_keys() -> Keys | None:
-    identity, secret = os.environ.get(ID_VARIABLE), os.environ.get(SECRET_VARIABLE)
+    identity = os.environ.get(ID_VARIABLE)
+    secret = os.environ.get(SECRET_VARIABLE)
+
     if bool(identity) != bool(secret):
         raise click.ClickException(f"{ID_VARIABLE} and {SECRET_VARIABLE}: set both, or neither")
+
     return Keys(identity, secret) if identity and secret else None
 
 
@@ -94,7 +97,7 @@ def _fetch_missing_jars() -> None:
 
 
 def connection_help(server: Store, bucket: str, keys: Keys | None) -> str:
-    """Returns where the server is, and the settings of a lake on it. `keys`: those given."""
+    """Returns the server's address, and the settings of a lake on it. `keys`: the given ones."""
     if keys is None:
         folder = server.data_folder
         lines = [
@@ -106,6 +109,7 @@ def connection_help(server: Store, bucket: str, keys: Keys | None) -> str:
             f'access_key_id_env = "{ID_VARIABLE}"',
             f'secret_access_key_env = "{SECRET_VARIABLE}"',
         ]
+
     return f"""S3 answers at {server.endpoint}, with the bucket {bucket}
 its data and log are in {server.data_folder}; stop it with Ctrl-C
 
@@ -121,17 +125,18 @@ region = "{REGION}"
 """ + "\n".join(lines)
 
 
-def _run_until_stopped(server: LocalServer, tell: Callable[[], None]) -> None:
+def _run_until_stopped(server: LocalServer, on_start: Callable[[], None]) -> None:
     """Runs a server until Ctrl-C or SIGTERM.
 
-    Input: `tell` prints what a user needs, once the server answers.
+    Input: `on_start` prints the help for the user, once the server answers.
     Errors: ServerError, JarError, JavaError.
     """
     ended = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: ended.set())
+
     with server:
-        tell()
+        on_start()
         while not ended.wait(0.5):
             if not server.is_running():
                 raise server.ERROR(f"the {server.NAME} ended by itself: read {server.log_path}")

@@ -49,9 +49,11 @@ def verify() -> None:
 
 @jars.command()
 @click.argument(
-    "sets", nargs=-1, required=True,
+    "sets",
+    nargs=-1,
+    required=True,
     type=click.Choice((*jar_lock.JAR_SETS, *jar_lock.OPTIONAL_SETS)),
-)  # fmt: skip
+)
 def path(sets: tuple[str, ...]) -> None:
     """Print the class path of SETS.
 
@@ -63,8 +65,8 @@ def path(sets: tuple[str, ...]) -> None:
 @jars.command()
 def lock() -> None:
     """Resolve the jars anew and write the lock (from a clone only)."""
-    for name, found in ivy.lock(java_binary()).items():
-        click.echo(f"{name}: {counted(len(found), 'jar')}")
+    for name, locked_jars in ivy.lock(java_binary()).items():
+        click.echo(f"{name}: {counted(len(locked_jars), 'jar')}")
 
 
 @click.command()
@@ -75,12 +77,14 @@ def doctor(conf: str | None) -> None:
     If not, it says what to do. With --conf it says, too, which driver of the lake is active and
     which stand by.
     """
+
     table = Table("", "what", "found", "what to do")
     sound = True
     for finding in (*findings(), *(() if conf is None else driver_findings(conf))):
         sound = sound and finding.is_sound
         mark = "[green]ok[/]" if finding.is_sound else "[red]not[/]"
-        table.add_row(mark, finding.what, escape(finding.found), escape(finding.to_do))
+        table.add_row(mark, finding.part, escape(finding.state), escape(finding.to_do))
+
     Console().print(table)
     if not sound:
         raise click.exceptions.Exit(1)
@@ -91,48 +95,53 @@ class Finding:
     """One line of the doctor's table."""
 
     is_sound: bool
-    what: str
-    found: str
+    part: str
+    state: str
     to_do: str = ""
 
 
 def findings() -> Iterator[Finding]:
-    """Yields a line about everything that the set-up makes."""
-    found = platform.python_version()
-    yield Finding(True, "Python", f"{found} in {sys.prefix}")
+    """Yields a line for each part of the set-up."""
+    version = platform.python_version()
+    yield Finding(True, "Python", f"{version} in {sys.prefix}")
+
     for name in PACKAGES:
         try:
             yield Finding(True, name, metadata.version(name))
         except metadata.PackageNotFoundError:
             yield Finding(False, name, "missing", "run `make setup`")
+
     try:
         yield Finding(True, "Java", str(java_home()))
     except JavaError as error:
         yield Finding(False, "Java", "missing", str(error))
+
     for jar_set in (*jar_lock.JAR_SETS, *filter(jar_lock.is_fetched, jar_lock.OPTIONAL_SETS)):
-        what = f"jars: {jar_set}"
+        part = f"jars: {jar_set}"
         try:
             yield Finding(
-                True, what, f"{len(jar_lock.jar_paths(jar_set))} in {jar_lock.cache_folder()}"
+                True, part, f"{len(jar_lock.jar_paths(jar_set))} in {jar_lock.cache_folder()}"
             )
         except jar_lock.JarError as error:
-            yield Finding(False, what, "missing or broken", str(error))
+            yield Finding(False, part, "missing or broken", str(error))
 
 
 def driver_findings(conf: str) -> Iterator[Finding]:
-    """Yields a line about each driver of the lake that the settings name. Errors: SettingsError."""
+    """Yields a line for each driver of the settings' lake. Errors: SettingsError."""
     from pipelines.job.group import DriverGroup
 
     settings = settings_of(conf)
-    what = "driver"
+    part = "driver"
     try:
         drivers = DriverGroup(settings.kafka, settings.lake.place().path).describe()
     except JobError as error:
-        yield Finding(False, what, "not known", str(error))
+        yield Finding(False, part, "not known", str(error))
         return
+
     if drivers.active is None:
-        yield Finding(True, what, "none is active", "start one: `txlake run`")
+        yield Finding(True, part, "none is active", "start one: `txlake run`")
     else:
-        yield Finding(True, what, f"{drivers.active} is active")
+        yield Finding(True, part, f"{drivers.active} is active")
+
     for owner in drivers.others:
-        yield Finding(True, what, f"{owner} stands by")
+        yield Finding(True, part, f"{owner} stands by")

@@ -1,4 +1,4 @@
-"""`txlake spark-submit`: the job, or a replay, by plain spark-submit, with all that it needs."""
+"""`txlake spark-submit`: the job, or a replay, by plain spark-submit, with all its parts."""
 
 from __future__ import annotations
 
@@ -23,17 +23,20 @@ _PACKAGES = ("pipelines", "storage", "checker")
 
 
 def write_zip(path: Path) -> Path:
-    """Write our packages into one zip for --py-files (executors fail with a wheel)."""
+    """Writes our packages into one zip for --py-files (executors fail with a wheel)."""
     import txlake
 
     roots = [Path(__file__).parents[2] / name for name in _PACKAGES]
     roots.append(Path(txlake.__file__).parent)
+
     path.parent.mkdir(parents=True, exist_ok=True)
+
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for root in roots:
             for file in sorted(root.rglob("*")):
                 if file.is_file() and "__pycache__" not in file.parts:
                     archive.write(file, file.relative_to(root.parent))
+
     return path
 
 
@@ -49,16 +52,17 @@ def submit_line(
     Input: Spark's settings, which win over ours; more options of spark-submit.
     """
     # The program of this environment's pyspark, not another Spark's that is first on PATH.
-    found = shutil.which("spark-submit", path=str(Path(sys.executable).parent)) or "spark-submit"
-    wanted = {**cluster_conf(master, conf.get("spark.driver.host")), **conf}
+    program = shutil.which("spark-submit", path=str(Path(sys.executable).parent)) or "spark-submit"
+    settings = {**cluster_conf(master, conf.get("spark.driver.host")), **conf}
+
     return [
-        found,
+        program,
         *("--master", master),
         *("--properties-file", str(CONF_FOLDER / "spark-defaults.conf")),
         *("--driver-class-path", class_path(["spark"])),
         *("--driver-java-options", java_options()),
         *("--py-files", str(archive)),
-        *(part for key, value in wanted.items() for part in ("--conf", f"{key}={value}")),
+        *(part for key, value in settings.items() for part in ("--conf", f"{key}={value}")),
         *options,
         str(Path(__file__).parents[1] / "submit.py"),
         *arguments,
@@ -68,6 +72,7 @@ def submit_line(
 def _parse_pairs(_context: click.Context, _option: click.Parameter, values: Sequence[str]) -> Any:
     pairs = [value.partition("=") for value in values]
     wrong = [key for key, equals, _ in pairs if not equals or not key.startswith("spark.")]
+
     if wrong:
         raise click.BadParameter(f"{wrong[0]!r}: write spark.NAME=VALUE")
     return {key: value for key, _, value in pairs}
@@ -78,20 +83,27 @@ def _parse_pairs(_context: click.Context, _option: click.Parameter, values: Sequ
 @click.option("--standby", is_flag=True, help="As of `txlake run`; with --conf.")
 @click.option("--master", default="local[2]", show_default=True)
 @click.option(
-    "--environment", type=click.Path(exists=True, dir_okay=False),
+    "--environment",
+    type=click.Path(exists=True, dir_okay=False),
     help="An archive of `txlake environment` for the executors; without it they have the same "
     "environment, in the same place, as this machine.",
-)  # fmt: skip
+)
 @click.option("--python", help="The Python of the executors.  [default: by --environment]")
 @click.option("--driver-host", help="Where executors reach this machine.  [default: found]")
 @click.option(
-    "--spark", "spark_conf", multiple=True, callback=_parse_pairs, metavar="KEY=VALUE",
+    "--spark",
+    "spark_conf",
+    multiple=True,
+    callback=_parse_pairs,
+    metavar="KEY=VALUE",
     help="A setting of Spark; can be repeated.",
-)  # fmt: skip
+)
 @click.option(
-    "--submit-options", default="", metavar="TEXT",
+    "--submit-options",
+    default="",
+    metavar="TEXT",
     help="More options of spark-submit, as in --submit-options '--executor-memory 2g'.",
-)  # fmt: skip
+)
 @click.option("--print", "only_print", is_flag=True, help="Print the command, do not run it.")
 @click.argument("command", nargs=-1)
 def spark_submit(
@@ -110,35 +122,51 @@ def spark_submit(
 
     After `--` another COMMAND: `-- replay --lake lake --verify`, `-- backfill --conf FILE`.
     """
-    require({
-        "name the job's settings, --conf FILE, or a command after --":
-            (conf is None) == (not command),
-        "--standby goes with the job: name its settings, --conf FILE": standby and conf is None,
-    })  # fmt: skip
+    require(
+        {
+            "name the job's settings, --conf FILE, or a command after --": (conf is None)
+            == (not command),
+            "--standby goes with the job: name its settings, --conf FILE": standby and conf is None,
+        }
+    )
+
     arguments = command if conf is None else ("--conf", str(Path(conf).absolute()))
     arguments += ("--standby",) if standby else ()
+
     archive = write_zip(Path(".cache/txlake.zip").absolute())
-    wanted = {} if driver_host is None else {"spark.driver.host": driver_host}
+    settings = {} if driver_host is None else {"spark.driver.host": driver_host}
     if environment is not None:
-        wanted |= environment_conf(str(Path(environment).absolute()))
+        settings |= environment_conf(str(Path(environment).absolute()))
+
     major, minor = sys.version_info[:2]
-    theirs = python or (sys.executable if environment is None else f"python{major}.{minor}")
-    wanted |= {"spark.pyspark.python": theirs, "spark.pyspark.driver.python": sys.executable}
-    line = submit_line(arguments, archive, master, wanted | spark_conf, shlex.split(submit_options))
+    executor_python = python or (
+        sys.executable if environment is None else f"python{major}.{minor}"
+    )
+    settings |= {
+        "spark.pyspark.python": executor_python,
+        "spark.pyspark.driver.python": sys.executable,
+    }
+
+    line = submit_line(
+        arguments, archive, master, settings | spark_conf, shlex.split(submit_options)
+    )
+
     # PYTHONSAFEPATH: spark-submit puts the script's folder first, and `pipelines/` has modules
     # that must not be found as top-level names.
     variables = {
         "JAVA_HOME": str(java_home()),
-        "PYSPARK_PYTHON": theirs,
+        "PYSPARK_PYTHON": executor_python,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONSAFEPATH": "1",
     }
+
     if only_print:
         names = " ".join(f"{key}={shlex.quote(value)}" for key, value in variables.items())
         click.echo(f"{names} {shlex.join(line)}")
         return
-    unset = {key: value for key, value in os.environ.items() if key != "SPARK_HOME"}
-    os.execvpe(line[0], line, {**unset, **variables})
+
+    inherited = {key: value for key, value in os.environ.items() if key != "SPARK_HOME"}
+    os.execvpe(line[0], line, {**inherited, **variables})
 
 
 @click.command()

@@ -24,8 +24,9 @@ def sql(query: str, lake_path: str | None, conf: str | None, limit: int, output:
     from pipelines.cli.cells import plain_rows
     from pipelines.lake_sql import select
 
-    found, has_more = select(open_lake(lake_path, conf), query, limit)
-    columns, rows = plain_rows(found, output)
+    table, has_more = select(open_lake(lake_path, conf), query, limit)
+    columns, rows = plain_rows(table, output)
+
     if output == TABLE and not rows:
         click.echo("no rows")
     else:

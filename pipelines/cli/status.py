@@ -1,4 +1,4 @@
-"""`txlake status`, `txlake top`: is everything well, on one screen."""
+"""`txlake status`, `txlake top`: the health of a lake on one screen."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pipelines.settings import Settings
     from storage.lake.lake import Lake
 
-    Look = Callable[[], KafkaFacts]
+    Query = Callable[[], KafkaFacts]
 
 WRONG = 3  # the exit code of --check
 _PROBLEM = ("name", "words", "command")
@@ -39,7 +39,7 @@ def status(lake_path: str | None, conf: str | None, output: str, is_check: bool)
     from pipelines.health.report import as_json, lines
 
     facts = collect_facts(lake_path, conf)
-    found = problems(facts)
+    wrong = problems(facts)
 
     if output == JSON:
         print_json(as_json(facts))
@@ -47,19 +47,22 @@ def status(lake_path: str | None, conf: str | None, output: str, is_check: bool)
         for line in lines(facts):
             click.echo(line)
     else:
-        rows: list[dict[str, Any]] = [vars(problem) for problem in found]
+        rows: list[dict[str, Any]] = [vars(problem) for problem in wrong]
         print_records(_PROBLEM, rows, output, facts.lake.now_ms)
 
-    if is_check and found:
+    if is_check and wrong:
         raise click.exceptions.Exit(WRONG)
 
 
 @click.command()
 @lake_options
 @click.option(
-    "--every-s", type=click.FloatRange(0.2), default=2.0, show_default=True,
+    "--every-s",
+    type=click.FloatRange(0.2),
+    default=2.0,
+    show_default=True,
     help="Between two looks.",
-)  # fmt: skip
+)
 @click.option("--times", type=click.IntRange(1), help="End after this many looks.")
 def top(lake_path: str | None, conf: str | None, every_s: float, times: int | None) -> None:
     """Show `txlake status` again and again, until Ctrl-C."""
@@ -71,11 +74,13 @@ def top(lake_path: str | None, conf: str | None, every_s: float, times: int | No
 
     console = Console()
     looks = 0
-    # On anything but a terminal each look is printed below the one before.
+
+    # Without a terminal each look is printed below the one before.
     with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
         while times is None or looks < times:
             if looks:
                 time.sleep(every_s)
+
             looks += 1
             text = "\n".join(lines(collect_facts(lake_path, conf)))
             if console.is_terminal:
@@ -85,7 +90,7 @@ def top(lake_path: str | None, conf: str | None, every_s: float, times: int | No
 
 
 def collect_facts(lake_path: str | None, conf: str | None) -> Facts:
-    """Returns what is known of the lake that the options name, and of its Kafka.
+    """Returns the facts of the lake in the options, and of its Kafka.
 
     Errors: as `open_lake`. A Kafka that does not answer is a fact.
     """
@@ -93,45 +98,52 @@ def collect_facts(lake_path: str | None, conf: str | None) -> Facts:
 
 
 def facts_of(
-    lake: Lake, settings: Settings | None, ask: Callable[[Look], KafkaFacts] = lambda look: look()
+    lake: Lake,
+    settings: Settings | None,
+    ask: Callable[[Query], KafkaFacts] = lambda query: query(),
 ) -> Facts:
-    """Returns what is known of a lake, and of the Kafka that its settings name.
+    """Returns the facts of a lake, and of the Kafka in its settings.
 
-    Input: `ask` calls the function that asks Kafka, and may raise JobError in its place.
+    Input: `ask` calls the function that queries Kafka, and may raise JobError instead.
     """
     from pipelines.health.facts import Facts, lake_facts
 
-    found = lake_facts(lake, now_ms())
+    of_lake = lake_facts(lake, now_ms())
     if settings is None:
-        return Facts(found)
+        return Facts(of_lake)
+
     from pipelines.errors import JobError, NotAnsweredYetError
 
-    facts = Facts(found, retention_ms=settings.lake.retention_ms, limits=settings.health)
+    facts = Facts(of_lake, retention_ms=settings.lake.retention_ms, limits=settings.health)
+
     try:
-        kafka = ask(functools.partial(_look, settings, found))
+        kafka = ask(functools.partial(_kafka_facts, settings, of_lake))
     except JobError as error:
         is_away = not isinstance(error, NotAnsweredYetError)
         return replace(facts, kafka_trouble=str(error), is_kafka_away=is_away)
+
     return replace(facts, **vars(kafka))
 
 
-def _look(settings: Settings, lake: LakeFacts) -> KafkaFacts:
-    """Asks Kafka: why a start is refused, how far the job is behind, who drives, who can be asked.
+def _kafka_facts(settings: Settings, lake: LakeFacts) -> KafkaFacts:
+    """Queries Kafka: why a start is refused, how far behind the job is, drivers, check topics.
 
-    Errors: KafkaAwayError; StartError as `DriverGroup.look`.
+    Errors: KafkaAwayError; StartError as `DriverGroup.describe`.
     """
     from pipelines.errors import LostInputError
     from pipelines.health.facts import Drivers, KafkaFacts
-    from pipelines.health.kafka import groups_without_topic, lags, start_trouble
+    from pipelines.health.kafka import groups_without_topic, start_trouble, topic_lags
     from pipelines.job.group import DriverGroup
 
     trouble = start_trouble(settings, lake.plan)
     try:
-        behind = lags(settings, lake.plan)
-    except LostInputError:  # another Kafka, as `trouble` says: its offsets tell no lag
+        behind = topic_lags(settings, lake.plan)
+    except LostInputError:  # another Kafka, as `trouble` says: its offsets show no lag
         behind = None
+
     waiting = [group["producer_group"] for group in lake.groups if group["pending"]]
     drivers = DriverGroup(settings.kafka, settings.lake.place().path).describe()
+
     return KafkaFacts(
         start_trouble=trouble,
         lags=behind,

@@ -29,7 +29,7 @@ from txlake.protocol import (
     matches,
 )
 
-# Let a command say how long a topic keeps its messages.
+# A command gets the retention of a topic.
 _retention = stack_options(
     click.option(
         "--retention",
@@ -81,9 +81,13 @@ def describe(name: str, lake_path: str | None, conf: str | None, output: str) ->
 @click.option("--from-offset", type=click.IntRange(0), help="Only from this offset on.")
 @click.option("--keys", help="Only messages with these KEYS (an order number, say).")
 @click.option(
-    "--body", "form", type=click.Choice(["text", "json", "hex"]), default="text", show_default=True,
+    "--body",
+    "form",
+    type=click.Choice(["text", "json", "hex"]),
+    default="text",
+    show_default=True,
     help="How bodies are shown; json: as text where a body is none.",
-)  # fmt: skip
+)
 @lake_options
 @limit_option
 @rows_option
@@ -107,12 +111,15 @@ def read(
     from pipelines.health.messages import Choice, read_messages
 
     choice = Choice(limit, tail, queue_id, from_offset, keys)
-    found, has_more = read_messages(open_lake(lake_path, conf), name, choice)
-    columns, rows = plain_rows(found, output, form)
-    only_data = ["born_at", "tags", "properties", "epoch"]
-    if name not in SYSTEM_REAL_TOPICS:  # in these it says where a message was sent to
-        only_data += ["real_topic", "reason"]
-    print_list(columns, rows, len(rows), output, "no matching messages", only_data)
+    messages, has_more = read_messages(open_lake(lake_path, conf), name, choice)
+    columns, rows = plain_rows(messages, output, form)
+
+    hidden_columns = ["born_at", "tags", "properties", "epoch"]
+    if name not in SYSTEM_REAL_TOPICS:  # in these it is the topic that a message was sent to
+        hidden_columns += ["real_topic", "reason"]
+
+    print_list(columns, rows, len(rows), output, "no matching messages", hidden_columns)
+
     if has_more:
         click.echo("there are more messages: --limit shows more", err=output != TABLE)
 
@@ -132,8 +139,10 @@ def create(
     """Make topic NAME, or give it more queues."""
     if not matches(TOPIC_PATTERN, name):
         raise click.UsageError(f"{name!r} is no name of a topic: {TOPIC_PATTERN} is allowed")
+
     targets = _configs(name, retention_ms, retention_bytes, writing)
     writing.command(CREATE_TOPIC, str(TopicTarget(name, queues)))
+
     for config in targets if not writing.dry_run else ():
         writing.command(ALTER_TOPIC, config)
 
@@ -154,6 +163,7 @@ def alter(
     targets = _configs(name, retention_ms, retention_bytes, writing)
     if not targets:
         raise click.UsageError("name --retention, --retention-bytes, or both")
+
     require_topic(writing.lake, name)
     for target in targets:
         writing.command(ALTER_TOPIC, target)
@@ -162,16 +172,18 @@ def alter(
 def _configs(
     name: str, retention_ms: int | None, retention_bytes: int | None, writing: WriteOptions
 ) -> list[str]:
-    """Return what ALTER_TOPIC has to say, as targets."""
+    """Returns the targets of ALTER_TOPIC."""
     promise_ms = writing.settings.maintenance.stream_retention_ms
+
     if retention_ms is not None and FOREVER < retention_ms < promise_ms:
         raise click.UsageError(
             f"--retention of {retention_ms} ms is below [maintenance] stream_retention_ms = "
             f"{promise_ms}: a Spark stream that is away may read that long"
         )
-    asked = {RETENTION_MS: retention_ms, RETENTION_BYTES: retention_bytes}
+
+    values = {RETENTION_MS: retention_ms, RETENTION_BYTES: retention_bytes}
     return [
         str(ConfigTarget(name, config, value))
-        for config, value in asked.items()
+        for config, value in values.items()
         if value is not None
     ]

@@ -1,8 +1,9 @@
-"""`txlake tx`: what hangs, what became of a transaction, and ending one by hand."""
+"""`txlake tx`: pending transactions, the story of one, and ending one by hand."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -10,9 +11,9 @@ import click
 from pipelines.cli.bulk import BulkOptions, bulk_options
 from pipelines.cli.option_types import Duration
 from pipelines.cli.options import (
+    empty_text,
     lake_options,
     list_options,
-    nothing,
     open_lake,
     output_option,
     print_list,
@@ -65,15 +66,21 @@ def list_transactions(
 
     if since is None and not pending and keys is None:
         since = _HOUR_MS
+
     now = now_ms()
+
     filters = transactions.Filters(
-        group, topic, keys,
-        None if since is None else now - since,
-        None if older_than is None else now - older_than,
-    )  # fmt: skip
-    look = transactions.list_pending if pending else transactions.list_stored
-    rows, count = look(open_lake(lake_path, conf), filters, limit)
-    none = nothing("no matching transactions", group=group, topic=topic, keys=keys)
+        group,
+        topic,
+        keys,
+        since_at=None if since is None else now - since,
+        until_at=None if older_than is None else now - older_than,
+    )
+
+    list_rows = transactions.list_pending if pending else transactions.list_stored
+    rows, count = list_rows(open_lake(lake_path, conf), filters, limit)
+
+    none = empty_text("no matching transactions", group=group, topic=topic, keys=keys)
     print_list(transactions.COLUMNS, rows, count, output, none, transactions.ONLY_DATA)
 
 
@@ -105,43 +112,52 @@ def explain(
     """
     if (target is None) == (keys is None):
         raise click.UsageError("name one: a transaction id, <queue>-<offset>, or --keys KEY")
+
     lake = open_lake(lake_path, conf)
     if keys is None:
-        _tell(lake, _target(str(target)), limit, output, str(target))
+        _show_target(lake, _target(str(target)), limit, output, str(target))
     else:
-        _tell_of_keys(lake, keys, limit, output)
+        _show_keys(lake, keys, limit, output)
 
 
-def _tell(
-    lake: Lake, target: RecordTarget | Transaction, limit: int, output: str, asked: str
+def _show_target(
+    lake: Lake, target: RecordTarget | Transaction, limit: int, output: str, target_text: str
 ) -> None:
-    """Tells the story of each unit of a target. Errors: OperatorError if there is none."""
+    """Prints the story of each unit of a target. Errors: OperatorError if there is none."""
     from pipelines.explain.fetch import find
     from pipelines.explain.report import nothing_found, reports
     from pipelines.explain.show import show, to_json
 
-    found = find(lake, target)
-    told, more = reports(found, now_ms(), limit)
-    if not told:
-        raise OperatorError(nothing_found(found, target, lake.path))
+    rows = find(lake, target)
+    shown, more = reports(rows, now_ms(), limit)
+    if not shown:
+        raise OperatorError(nothing_found(rows, target, lake.path))
+
     if output == "json":
-        print_json({
-            "lake": lake.path, "target": asked, "epoch": found.epoch,
-            "transactions": [to_json(report) for report in told], "more": more,
-        })  # fmt: skip
+        print_json(
+            {
+                "lake": lake.path,
+                "target": target_text,
+                "epoch": rows.epoch,
+                "transactions": [to_json(report) for report in shown],
+                "more": more,
+            }
+        )
         return
-    for number, report in enumerate(told):
+
+    for number, report in enumerate(shown):
         if number:
             click.echo()
         show(report)
+
     if more:
         click.echo(f"\n{more} more: --limit shows more, <queue>-<offset> names one half")
 
 
-def _tell_of_keys(lake: Lake, keys: str, limit: int, output: str) -> None:
-    """Tells the story of the one unit that has some keys, or lists the messages of several.
+def _show_keys(lake: Lake, keys: str, limit: int, output: str) -> None:
+    """Prints the story of the one unit with these keys, or lists the messages of several units.
 
-    Programs get the list always. Errors: OperatorError if there is none.
+    Programs always get the list. Errors: OperatorError if there is none.
     """
     from pipelines.explain.fetch import find_by_keys
     from pipelines.explain.units import only_target
@@ -149,18 +165,19 @@ def _tell_of_keys(lake: Lake, keys: str, limit: int, output: str) -> None:
     rows = find_by_keys(lake, keys)
     if not rows:
         raise OperatorError(f"no message in the lake {lake.path} has the keys {keys!r}")
+
     only = only_target(rows)
     if only is None or output == "json":
         _list_messages(rows, limit, output)
     else:
-        _tell(lake, only, limit, output, str(only))
+        _show_target(lake, only, limit, output, str(only))
 
 
 def _list_messages(rows: Sequence[Row], limit: int, output: str) -> None:
     from pipelines.output import instant
 
     names = ("transaction_id", "producer_group", "real_topic", "keys")
-    told = [
+    messages = [
         {
             "target": str(RecordTarget(row["source"], row["queue_id"], row["queue_offset"])),
             "stored_at": instant(row["stored_at"]),
@@ -168,12 +185,14 @@ def _list_messages(rows: Sequence[Row], limit: int, output: str) -> None:
         }
         for row in rows
     ]
+
     if output == "json":
-        print_json(told)
+        print_json(messages)
         return
-    print_rows(list(told[0]), [list(row.values()) for row in told[:limit]])
-    if len(told) > limit:
-        click.echo(f"{len(told) - limit} more: --limit shows more")
+
+    print_rows(list(messages[0]), [list(row.values()) for row in messages[:limit]])
+    if len(messages) > limit:
+        click.echo(f"{len(messages) - limit} more: --limit shows more")
 
 
 @tx.command()
@@ -207,12 +226,19 @@ def _end(decision: str, text: str | None, bulk: BulkOptions, writing: WriteOptio
     from pipelines.operate.preview import preview_end
 
     bulk.check(text)
+
     target = None if text is None else writing.target(decision, text)
-    lake, by, security = writing.lake, writing.actor_and_reason, writing.settings.security
-    bulk.write(
-        writing, target, pending_targets,
-        lambda one: preview_end(lake, one, decision, *by, security),
-    )  # fmt: skip
+    lake = writing.lake
+    actor, reason = writing.actor_and_reason
+    preview = partial(
+        preview_end,
+        lake,
+        decision=decision,
+        actor=actor,
+        reason=reason,
+        security=writing.settings.security,
+    )
+    bulk.write(writing, target, pending_targets, preview)
 
 
 def _target(text: str) -> RecordTarget | Transaction:

@@ -23,13 +23,14 @@ def _epochs(_: click.Context, parameter: click.Parameter, text: str | None) -> t
     """Returns the two epochs of a text such as 5-70."""
     if text is None:
         return 1, EPOCH_MAX
+
     first, _dash, last = text.partition("-")
     if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= EPOCH_MAX):
         raise click.BadParameter(f"{text!r}: two epochs as in 5-70 are allowed", param=parameter)
     return int(first), int(last)
 
 
-# Let a command name the first and the last epoch that it is about.
+# A command gets the first and the last epoch of its range.
 epochs_option = click.option(
     "--epochs",
     metavar="FROM-TO",
@@ -42,9 +43,10 @@ epochs_option = click.option(
 @lake_options
 @epochs_option
 @click.option(
-    "--memory-mb", type=click.IntRange(10),
+    "--memory-mb",
+    type=click.IntRange(10),
     help="How much memory it can take.  [default: a quarter of the machine's]",
-)  # fmt: skip
+)
 @output_option
 def verify(
     lake_path: str | None,
@@ -65,28 +67,31 @@ def verify(
         click.echo(json.dumps(as_json(report), indent=1, default=str))
     else:
         _print(report)
+
     if not report.is_sound:
         raise click.exceptions.Exit(VIOLATED)
 
 
 def as_json(report: Report) -> dict[str, Any]:
     """Returns a report as plain values."""
+
+    invariants = [
+        {
+            "name": finding.invariant.name,
+            "says": finding.invariant.statement,
+            "rows_checked": finding.checked,
+            "violations": finding.violations,
+            "rows": finding.rows,
+        }
+        for finding in report.findings
+    ]
+
     return {
-        "lake_id": report.lake_id,
         "epochs": [report.first_epoch, report.last_epoch],
         "is_sound": report.is_sound,
         "numbers": report.numbers,
         "ignored": report.ignored,
-        "invariants": [
-            {
-                "name": finding.invariant.name,
-                "says": finding.invariant.statement,
-                "rows_checked": finding.checked,
-                "violations": finding.violations,
-                "rows": finding.rows,
-            }
-            for finding in report.findings
-        ],
+        "invariants": invariants,
     }
 
 
@@ -96,6 +101,7 @@ def _print(report: Report) -> None:
 
     console = Console()
     n = report.numbers
+
     console.print(f"lake {report.lake_id}, epochs {report.first_epoch} to {report.last_epoch}")
     console.print(
         f"{counted(n['halves'], 'half', 'halves')} ="
@@ -104,16 +110,20 @@ def _print(report: Report) -> None:
         f" discarded: {n['discarded']}; {counted(n['operations'], 'operation')},"
         f" {counted(n['schedules'], 'schedule record')}, {counted(n['messages'], 'message')}"
     )
+
     if report.ignored:
         rows = ", ".join(f"{count} of {table}" for table, count in report.ignored.items())
         console.print(f"not looked at, since their epoch is not committed: {rows}")
+
     table = Table("invariant")
     table.add_column("rows checked", justify="right")
     table.add_column("violations", justify="right")
+
     for finding in report.findings:
         mark = f"[red]{finding.violations}[/]" if finding.violations else "0"
         table.add_row(finding.invariant.name, str(finding.checked), mark)
     console.print(table)
+
     violated = [finding for finding in report.findings if finding.violations]
     for finding in violated:
         _print_rows(console, finding)
@@ -132,5 +142,6 @@ def _print_rows(console: Console, finding: Finding) -> None:
             if name != "problem" and value is not None
         )
         console.print(f"  {escape(place)}: {escape(row['problem'])}", soft_wrap=True)
+
     if finding.violations > NAMED_MAX:
         console.print(f"  and {finding.violations - NAMED_MAX} more")

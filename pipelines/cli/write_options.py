@@ -1,7 +1,7 @@
-"""Commands that write a record: their options, and what they print.
+"""Commands that write a record: their options, and their output.
 
-`operate.trial` finds what a record is about and says what the rules would make of it;
-`operate.records` writes it and waits for its result.
+`operate.preview` finds a record's target and the rules' result for it; `operate.records` writes it
+and waits for the job's result.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The options of a command that writes: where, by whom and why, or not at all. Units: s."""
+    """The options of a command that writes: settings, actor, reason, dry run, wait. Units: s."""
 
     conf: str
     actor: str | None
@@ -50,18 +50,18 @@ class WriteOptions:
 
     @cached_property
     def lake(self) -> Lake:
-        """Returns the lake that the settings name."""
+        """Returns the lake of the settings."""
         return open_intact_lake(self.settings.lake.place())
 
     @cached_property
     def actor_and_reason(self) -> tuple[str, str]:
-        """Returns actor and reason as they are stored; an empty one is wrong usage."""
+        """Returns actor and reason as stored; an empty one is wrong usage."""
         return actor_and_reason(self.actor, self.reason)
 
     def target(self, name: str, text: str) -> Target:
-        """Returns what a command is about; a text that is no target of it is wrong usage.
+        """Returns the target of a command; a text that is no target of it is wrong usage.
 
-        Errors: OperatorError if a transaction id names nothing, or several things.
+        Errors: OperatorError if a transaction id names nothing, or several transactions.
         """
         from pipelines.operate.named import named_target
 
@@ -71,31 +71,35 @@ class WriteOptions:
             raise click.UsageError(str(error)) from error
 
     def dry_run_of(self, name: str) -> Callable[[Target | None], Preview]:
-        """Returns what tries a command about a target."""
+        """Returns a function that previews a command on a target."""
         from pipelines.operate.preview import preview_command
 
-        lake, by = self.lake, self.actor_and_reason
-        return lambda target: preview_command(lake, name, target, *by)
+        lake = self.lake
+        actor, reason = self.actor_and_reason
+        return lambda target: preview_command(lake, name, target, actor, reason)
 
     def command(self, name: str, text: str | None) -> None:
-        """Try a command, if it has a target about that, and write it."""
+        """Previews a command on its target, if it has one, and writes it."""
         target = None if text is None else self.target(name, text)
         self.write(self.dry_run_of(name)(target))
 
-    def write(self, trial: Preview) -> None:
-        """Write a record and wait for its result, or print what it would be.
+    def write(self, preview: Preview) -> None:
+        """Writes a record and waits for its result, or prints the record.
 
-        Errors: OperatorError when a result was waited for and is a refusal, or did not come.
+        Errors: OperatorError if a result was waited for and is a refusal, or did not come.
         """
         from pipelines.explain.rule_texts import CONFLICTS, REFUSALS
 
         offset = result = None
         if not self.dry_run:
-            offset = self.send(trial)
-            result = self.result(trial, offset)
-        self._print(trial, offset, result)
+            offset = self.send(preview)
+            result = self.result(preview, offset)
+
+        self._print(preview, offset, result)
+
         if self.dry_run or self.wait_s <= 0:
             return
+
         if result is None:
             raise OperatorError(
                 f"no result within {self.wait_s:g} s: the record is written; is the job running?"
@@ -103,70 +107,88 @@ class WriteOptions:
         if result in REFUSALS or result in CONFLICTS:
             raise OperatorError(f"it changed nothing: {result}")
 
-    def send(self, trial: Preview) -> int:
-        """Writes a record that was tried, signed where a key is known. Returns its offset."""
+    def send(self, preview: Preview) -> int:
+        """Writes a previewed record, signed if a key is known. Returns its offset."""
         from pipelines.operate import records
 
-        kafka, security = self.settings.kafka, self.settings.security
-        return records.write(kafka, trial.record, trial.cluster_id, security)
+        return records.write(
+            self.settings.kafka, preview.record, preview.cluster_id, self.settings.security
+        )
 
-    def result(self, trial: Preview, offset: int) -> str | None:
-        """Returns what the job made of a written record; None when it was not waited for."""
+    def result(self, preview: Preview, offset: int) -> str | None:
+        """Returns the job's result of a written record; None if it did not come in time."""
         from pipelines.operate import records
 
-        return records.wait_for_result(self.lake, trial.record, offset, self.wait_s)
+        return records.wait_for_result(self.lake, preview.record, offset, self.wait_s)
 
-    def _print(self, trial: Preview, offset: int | None, result: str | None) -> None:
-        record = trial.record
-        topic, headers = self.settings.kafka.topics()[record.kind], record.headers_as_text()
+    def _print(self, preview: Preview, offset: int | None, result: str | None) -> None:
+        record = preview.record
+        topic = self.settings.kafka.topics()[record.kind]
+        headers = record.headers_as_text()
         body = None if record.value is None else record.value.decode()
+
         if self.output == "json":
-            print_json({
-                "topic": topic, "partition": record.partition, "offset": offset, "body": body,
-                "headers": headers, "expected": trial.expected, "epoch": trial.epoch,
-                "result": result,
-            })  # fmt: skip
+            print_json(
+                {
+                    "topic": topic,
+                    "partition": record.partition,
+                    "offset": offset,
+                    "body": body,
+                    "headers": headers,
+                    "expected": preview.expected,
+                    "epoch": preview.epoch,
+                    "result": result,
+                }
+            )
             return
+
         written = f"would write to {topic} partition {record.partition}"
         if offset is not None:
             written = f"written to {topic} partition {record.partition} offset {offset}"
+
         shown = [] if body is None else [f"body {body}"]
         shown += [f"{name} {value}" for name, value in headers.items()]
         print_line(f"{written}: {'; '.join(shown)}")
-        print_line(f"as the lake stands at epoch {trial.epoch}: {trial.expected}")
+        print_line(f"as the lake stands at epoch {preview.epoch}: {preview.expected}")
+
         if result is not None:
             print_line(f"the job says: {result}")
         elif offset is not None and self.wait_s <= 0:
             print_line("that is expected, and not done yet: --wait-s 30 waits for the job's result")
 
 
-# Let a command write: its options come as one Writing.
+# A command writes: its options come as one WriteOptions.
 write_options = options_as(
     "writing",
     WriteOptions,
     conf_option,
     click.option(
-        "--wait-s", type=click.FloatRange(0), default=0.0, show_default=True,
+        "--wait-s",
+        type=click.FloatRange(0),
+        default=0.0,
+        show_default=True,
         help="How long to wait for what the running job makes of it.",
     ),
     click.option("--dry-run", is_flag=True, help="Write nothing; print what would be written."),
     click.option("--actor", help="Who: the login user when it is not given."),
     click.option("--reason", required=True, help="Why: it is stored with the record."),
     output_option,
-)  # fmt: skip
+)
 
 
 def actor_and_reason(actor: str | None, reason: str) -> tuple[str, str]:
-    """Returns who writes and why, as they are stored; an empty one is wrong usage.
+    """Returns actor and reason as they are stored; an empty one is wrong usage.
 
     Input: `actor`: the login user if it is not given.
     """
     actor = _login() if actor is None else actor.strip()
     reason = reason.strip()
-    require({
-        "--actor is empty: name who writes this": not actor,
-        "--reason is empty: give a reason": not reason,
-    })  # fmt: skip
+    require(
+        {
+            "--actor is empty: name who writes this": not actor,
+            "--reason is empty: give a reason": not reason,
+        }
+    )
     return actor, reason
 
 

@@ -1,4 +1,4 @@
-"""The console as an ASGI app: its addresses, its errors, its guard."""
+"""The console as an ASGI app: its addresses, its errors, its security checks."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from txlake.errors import LakeError as ClientLakeError
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-# So many pages are made at once. Its threads live as long as the console, and each has its own
-# DuckDB: one that goes down with a thread of the event loop's can abort the process at its end.
+# The pages made at once. The threads live as long as the console, and each has its own
+# DuckDB: one that ends with a thread of the event loop can abort the process at its end.
 _MAKERS: Final = 4
 _READS: Final[dict[str, Callable[[Request], Response]]] = {
     "/": views.overview,
@@ -53,7 +53,7 @@ _WRITES: Final[dict[str, Callable[[Request, forms.Form], Response]]] = {
     "/resume": forms.resume,
 }
 _FORM_BYTES_MAX: Final = 65_536
-# The answer to a login that is refused waits so long; no maker of pages waits with it.
+# How long the answer to a refused login waits; no page thread waits with it.
 REFUSED_FORM_S: Final = 2.0
 _REFUSED: Final = {
     403: "nothing was written: log in first, on a console that may write (--allow-writes)",
@@ -61,37 +61,44 @@ _REFUSED: Final = {
     405: "method not allowed",
     413: "nothing was written: the form is too large",
 }
-# What is said in one sentence, and the status of its page.
+# The errors that are shown as one sentence, and the status of their page.
 _KNOWN: Final[dict[type[Exception], int]] = {
-    BadQueryError: 400, OperatorError: 404, LakeError: 503, ClientLakeError: 503, JobError: 503,
+    BadQueryError: 400,
+    OperatorError: 404,
+    LakeError: 503,
+    ClientLakeError: 503,
+    JobError: 503,
     SettingsError: 503,
-}  # fmt: skip
+}
 
 
 def console_app(site: ConsoleContext) -> SecurityMiddleware:
     """Returns the app of a console."""
     pool = ThreadPoolExecutor(_MAKERS, thread_name_prefix="txlake-console")
 
-    def threaded(of: Callable[..., Response], *, has_form: bool = False) -> Endpoint:
+    def threaded(view: Callable[..., Response], *, has_form: bool = False) -> Endpoint:
         async def endpoint(request: Request) -> Response:
-            asked = (request, await _form(request)) if has_form else (request,)
-            answer = await asyncio.get_running_loop().run_in_executor(pool, of, *asked)
+            arguments = (request, await _form(request)) if has_form else (request,)
+            answer = await asyncio.get_running_loop().run_in_executor(pool, view, *arguments)
 
-            if of is forms.login and answer.status_code == 403:
+            if view is forms.login and answer.status_code == 403:
                 await asyncio.sleep(REFUSED_FORM_S)
             return answer
 
         return endpoint
 
-    routes = [Route(path, threaded(of), methods=["GET"]) for path, of in _READS.items()]
+    routes = [Route(path, threaded(view), methods=["GET"]) for path, view in _READS.items()]
     routes += [
-        Route(path, threaded(of, has_form=True), methods=["POST"]) for path, of in _WRITES.items()
+        Route(path, threaded(view, has_form=True), methods=["POST"])
+        for path, view in _WRITES.items()
     ]
     routes.append(Route("/style.css", _style, methods=["GET"]))
+
     handlers = {error: _error_page(status) for error, status in _KNOWN.items()}
     app = Starlette(
         routes=routes, exception_handlers={**handlers, HTTPException: _missing, Exception: _bug}
     )
+
     app.state.site = site
     app.router.redirect_slashes = False
     return SecurityMiddleware(app, site)
@@ -106,7 +113,7 @@ async def _form(request: Request) -> forms.Form:
             if len(body) > _FORM_BYTES_MAX:
                 raise HTTPException(413)
     except ClientDisconnect:
-        raise HTTPException(400) from None  # nobody is there to read it
+        raise HTTPException(400) from None  # the client is gone
     return parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
 
 

@@ -1,4 +1,4 @@
-"""Curves of a lake's history as SVG: points only, the words around them are the template's."""
+"""Charts of a lake's history as SVG: points only, the words around them are the template's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Line:
     name: str
     parts: tuple[str, ...]
     now: str
-    most: str
+    maximum: str
 
 
 @dataclass(frozen=True)
@@ -36,17 +36,17 @@ class Chart:
     name: str
     title: str
     lines: tuple[Line, ...]
-    most: str
+    maximum: str
 
 
 def charts(history: History) -> list[Chart]:
-    """Returns what the overview shows: lag in time and records, pending, rates, epoch times.
+    """Returns the overview's charts: lag in time and records, pending, rates, epoch times.
 
-    Without an epoch nothing is pending that was not, and nothing lands or ends; how far behind the
-    job was is not known then.
+    Without an epoch the number of pending halves stays, and nothing lands or ends; how far behind
+    the job was is not known then.
     """
-    at = {row["bucket"]: row for row in history.buckets}
-    rows = [at.get(bucket) for bucket in range(BUCKETS)]
+    row_by_bucket = {row["bucket"]: row for row in history.buckets}
+    rows = [row_by_bucket.get(bucket) for bucket in range(BUCKETS)]
     seconds = history.bucket_ms / 1000
 
     def values(name: str) -> Points:
@@ -58,6 +58,7 @@ def charts(history: History) -> list[Chart]:
     rates = {"landed": rate("landed"), "ended": rate("ended"), "given up": rate("given_up")}
     count = "{:.0f}".format
     times = {"longest": values("max_ms"), "median": values("p50_ms")}
+
     return [
         _chart("lag", "Lag of the oldest record", _span, {"lag": values("lag_ms")}),
         _chart("waiting", "Records waiting in Kafka", count, {"waiting": values("waiting")}),
@@ -68,10 +69,10 @@ def charts(history: History) -> list[Chart]:
 
 
 def _fill_forward(values: Points) -> Points:
-    held: list[float | None] = []
+    filled: list[float | None] = []
     for value in values:
-        held.append(held[-1] if value is None and held else value)
-    return held
+        filled.append(filled[-1] if value is None and filled else value)
+    return filled
 
 
 def _span(value: float) -> str:
@@ -81,28 +82,36 @@ def _span(value: float) -> str:
 def _chart(
     name: str, title: str, format_value: Callable[[float], str], lines: dict[str, Points]
 ) -> Chart:
-    known = {line: [one for one in values if one is not None] for line, values in lines.items()}
-    most = max((one for found in known.values() for one in found), default=0.0)
+    known = {
+        line: [value for value in values if value is not None] for line, values in lines.items()
+    }
+    maximum = max((max(values) for values in known.values() if values), default=0.0)
+
     drawn = tuple(
-        Line(line, tuple(_polylines(values, most)), *_said(known[line], format_value))
+        Line(line, tuple(_polylines(values, maximum)), *_now_and_maximum(known[line], format_value))
         for line, values in lines.items()
     )
-    return Chart(name, title, drawn, format_value(most))
+    return Chart(name, title, drawn, format_value(maximum))
 
 
-def _said(known: Sequence[float], format_value: Callable[[float], str]) -> tuple[str, str]:
+def _now_and_maximum(
+    known: Sequence[float], format_value: Callable[[float], str]
+) -> tuple[str, str]:
     return (format_value(known[-1]), format_value(max(known))) if known else ("", "")
 
 
-def _polylines(values: Points, most: float) -> list[str]:
-    """Returns the points of each piece between gaps; of one bucket alone that is a short line."""
+def _polylines(values: Points, maximum: float) -> list[str]:
+    """Returns the points of each piece between gaps; a single bucket makes a short line."""
     parts: list[list[tuple[float, float]]] = []
-    width, was_known = WIDTH / BUCKETS, False
+    width = WIDTH / BUCKETS
+    was_known = False
+
     for place, value in enumerate(values):
         if value is not None:
-            y = HEIGHT - (HEIGHT - _TOP) * (value / most if most else 0)
+            y = HEIGHT - (HEIGHT - _TOP) * (value / maximum if maximum else 0)
             if not was_known:
                 parts.append([(place * width, y)])
             parts[-1].append(((place + 1) * width, y))
         was_known = value is not None
+
     return [" ".join(f"{x:.1f},{y:.1f}" for x, y in points) for points in parts]

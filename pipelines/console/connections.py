@@ -1,7 +1,7 @@
 """The console's connections: how many there may be, and how long a request may take to arrive.
 
-A client that opens connections and sends half a request on each would else take all that this
-process may open, and every accept after that fails with a traceback.
+A client that opens connections and sends half a request on each would else use up the process's
+file descriptors, and every accept after that fails with a traceback.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 CONNECTIONS_MAX: Final = 128
-# What the process opens beside connections: the lake's files, libraries, Kafka's clients.
+# Files that the process opens beside connections: the lake's, libraries, Kafka's clients.
 _OTHER_FILES: Final = 128
-_LEAST: Final = 8
+_CONNECTIONS_MIN: Final = 8
 REQUEST_S: Final = 10.0
 
 
@@ -25,11 +25,12 @@ def connections_max() -> int:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return CONNECTIONS_MAX
-    return max(_LEAST, min(CONNECTIONS_MAX, (files - _OTHER_FILES) // 2))
+
+    return max(_CONNECTIONS_MIN, min(CONNECTIONS_MAX, (files - _OTHER_FILES) // 2))
 
 
 class LimitedConnection(H11Protocol):
-    """One connection: closed at once where there are too many, and when a request comes too slowly.
+    """One connection: closed at once above the limit, and when a request comes too slowly.
 
     The time of a request is counted from the connection, or from the answer before; the client has
     until then to send its headers and its body.
@@ -37,20 +38,20 @@ class LimitedConnection(H11Protocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._most = connections_max()
+        self._maximum = connections_max()
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         """Takes a new connection, or closes it."""
         super().connection_made(transport)
 
-        if len(self.connections) > self._most:
+        if len(self.connections) > self._maximum:
             transport.abort()
         else:
             self._begin_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Ends with its connection."""
+        """Ends the request with its connection."""
         self._end_request()
         super().connection_lost(exc)
 

@@ -1,4 +1,4 @@
-"""What the pages of one console are made from: its lake, its Kafka, what may be done."""
+"""The context of one console's pages: its lake, its Kafka, its rights."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from storage.maintenance.topic_retention import Retention
 class ConsoleContext:
     """One console.
 
-    `open_lake` returns the lake, whole; `load_facts` what is known of it and of its Kafka.
-    `settings`: None where only the lake was named. `token`: None if nobody can log in.
-    `reads_need_token`: whether pages are shown only to who has logged in. `hosts`: by which names
-    it may be asked for. `asked`: how a page asks Kafka. `sessions`: who has logged in.
-    `sent_forms`: what was written.
+    `open_lake` returns the lake, checked for completeness; `load_facts` returns the facts of the
+    lake and of its Kafka. `settings`: None if only the lake was named. `token`: None if nobody can
+    log in. `reads_need_token`: whether pages are shown only after a login. `hosts`: the names in
+    the Host header that are allowed. `kafka`: the pages' queries to Kafka. `sessions`: the
+    sessions. `sent_forms`: the results of forms.
     """
 
     path: str
@@ -33,7 +33,7 @@ class ConsoleContext:
     reads_need_token: bool = False
     hosts: frozenset[str] = frozenset()
     port: int = 0
-    asked: QueryCache = field(default_factory=QueryCache)
+    kafka: QueryCache = field(default_factory=QueryCache)
     sessions: Sessions = field(default_factory=Sessions)
     sent_forms: SentForms = field(default_factory=SentForms)
 

@@ -1,8 +1,8 @@
 """The pages that write: logging in, and RESUME in steps of plain forms.
 
-1. `/resume` tries it: what would come of each target. Nothing is written, no token is needed.
+1. `/resume` previews it: the result for each target. It writes nothing and needs no token.
 2. Its form is sent with a reason and a confirmation: the records are written to Kafka.
-3. `/resumed` says what the job made of them.
+3. `/resumed` shows the job's result for each record.
 
 The lake itself is never written.
 """
@@ -45,15 +45,17 @@ _WRITTEN = re.compile(r"(?P<offset>[0-9]{1,18})\.(?P<target>.{1,100})", re.ASCII
 
 
 def login_page(request: Request) -> Response:
-    """Asks for a name and the token."""
-    then = _safe_path(request.query_params.get("then"))
-    return page(request, "login", then=then, trouble="", name="")
+    """Shows the form for a name and the token."""
+    return_to = _safe_path(request.query_params.get("then"))
+    return page(request, "login", then=return_to, trouble="", name="")
 
 
 def login(request: Request, form: Form) -> Response:
-    """Begins a session for who has the token."""
+    """Begins a session for an actor with the right token."""
     site = site_of(request)
-    name, then = _field(form, "actor").strip(), _safe_path(_field(form, "then"))
+    name = _field(form, "actor").strip()
+    return_to = _safe_path(_field(form, "then"))
+
     trouble = ""
     if not is_token(_field(form, "token").strip(), site.token):
         trouble = WRONG_TOKEN
@@ -61,9 +63,11 @@ def login(request: Request, form: Form) -> Response:
         log.warning("a login with a wrong token, from %s, as %r", client, name[:_ACTOR_MAX])
     elif not name or len(name) > _ACTOR_MAX or not name.isprintable():
         trouble = f"say who you are, in up to {_ACTOR_MAX} characters"
+
     if trouble:
-        return page(request, "login", 403, then=then, trouble=trouble, name=name)
-    answer = RedirectResponse(then, 303)
+        return page(request, "login", 403, then=return_to, trouble=trouble, name=name)
+
+    answer = RedirectResponse(return_to, 303)
     answer.set_cookie(
         site.cookie_name, site.sessions.begin(name), SESSION_S, httponly=True, samesite="strict"
     )
@@ -82,24 +86,29 @@ def logout(request: Request, form: Form) -> Response:
 
 
 def resume_page(request: Request) -> Response:
-    """Tries a RESUME of targets, or of what is dead and fits filters; writes nothing."""
-    lake, query = site_of(request).open_lake(), request.query_params
+    """Previews a RESUME of targets, or of the dead letters that match filters; writes nothing."""
+    lake = site_of(request).open_lake()
+    query = request.query_params
+
     chosen = query.getlist("target")
     if chosen or "max" not in query:
         return _preview_page(request, lake, _targets(chosen), 0)
+
     filters = Filters(query_params.text(query, "group"), query_params.text(query, "topic"))
-    most, fitting = query_params.number(query, "max", 10, TARGETS_MAX), dead_targets(lake, filters)
-    return _preview_page(request, lake, fitting[:most], max(0, len(fitting) - most))
+    maximum = query_params.number(query, "max", 10, TARGETS_MAX)
+    matching = dead_targets(lake, filters)
+    return _preview_page(request, lake, matching[:maximum], max(0, len(matching) - maximum))
 
 
 def resume(request: Request, form: Form) -> Response:
-    """Writes a RESUME for each target. A form that is sent again leads where it led before.
+    """Writes a RESUME for each target. A form that is sent again leads to the same page as before.
 
-    Errors: HTTPException without a session, or where nothing may be written; OperatorError;
+    Errors: HTTPException without a session, or on a console that may not write; OperatorError;
     KafkaAwayError, LostInputError, StartError.
     """
     actor = _require_session(request, form)
-    site, settings = site_of(request), site_of(request).settings
+    site = site_of(request)
+    settings = site.settings
     if not site.allow_writes or settings is None:
         raise HTTPException(403)
 
@@ -116,47 +125,71 @@ def resume(request: Request, form: Form) -> Response:
 
 
 def _write_resume(request: Request, form: Form, actor: str, settings: Settings) -> Response:
-    """Writes the records, and leads to what became of them; or shows again what is missing."""
-    lake, reason = site_of(request).open_lake(), _field(form, "reason").strip()
+    """Writes the records, and leads to their results; or shows again what the form lacks."""
+    lake = site_of(request).open_lake()
+    reason = _field(form, "reason").strip()
     targets = _targets(form.get("target", []))
+
     if not reason or len(reason) > _REASON_MAX or _field(form, "confirmed") != "yes":
         trouble = "say why, and confirm it" if reason else "say why: it is stored with the record"
         return _preview_page(request, lake, targets, 0, 400, trouble, reason)
-    tried = [(target, preview_command(lake, RESUME, target, actor, reason)) for target in targets]
-    at: list[str] = []
-    for target, trial in tried:
+
+    previews = [
+        (target, preview_command(lake, RESUME, target, actor, reason)) for target in targets
+    ]
+    written: list[str] = []
+
+    for target, preview in previews:
         try:
             offset = records.write(
-                settings.kafka, trial.record, trial.cluster_id, settings.security
+                settings.kafka, preview.record, preview.cluster_id, settings.security
             )
         except JobError:
-            if not at:
+            if not written:
                 raise
             break
-        at.append(f"{offset}.{target}")
-    left = len(targets) - len(at)
-    return RedirectResponse(url("/resumed", at=at, left=left or None), 303)
+        written.append(f"{offset}.{target}")
+
+    remaining = len(targets) - len(written)
+    return RedirectResponse(url("/resumed", at=written, left=remaining or None), 303)
 
 
 def resume_result_page(request: Request) -> Response:
-    """What the job made of the records that were written."""
-    lake, rows = site_of(request).open_lake(), []
+    """Shows the job's results for the records that were written."""
+    lake = site_of(request).open_lake()
+    rows = []
+
     for text in request.query_params.getlist("at")[:TARGETS_MAX]:
-        found = _WRITTEN.fullmatch(text)
-        if found is None:
+        match = _WRITTEN.fullmatch(text)
+        if match is None:
             raise query_params.BadQueryError(
                 f"at = {text!r}: an offset, a dot and a target is allowed"
             )
-        result = records.command_result(lake, int(found["offset"]))
-        said = "not landed yet" if result is None else f"{result}: {rule_texts.RESULTS[result]}"
-        rows.append({"target": found["target"], "admin_offset": int(found["offset"]),
-                     "result": said, "is_there": result is not None})  # fmt: skip
+
+        result = records.command_result(lake, int(match["offset"]))
+        result_text = (
+            "not landed yet" if result is None else f"{result}: {rule_texts.RESULTS[result]}"
+        )
+        rows.append(
+            {
+                "target": match["target"],
+                "admin_offset": int(match["offset"]),
+                "result": result_text,
+                "is_there": result is not None,
+            }
+        )
+
     waits = sum(not row["is_there"] for row in rows)
-    left = query_params.number(request.query_params, "left", 0, TARGETS_MAX)
+    remaining = query_params.number(request.query_params, "left", 0, TARGETS_MAX)
+
     return page(
-        request, "resumed", rows=rows, waits=waits, left=left,
+        request,
+        "resumed",
+        rows=rows,
+        waits=waits,
+        left=remaining,
         columns=("target", "admin_offset", "result"),
-    )  # fmt: skip
+    )
 
 
 def _preview_page(
@@ -174,24 +207,32 @@ def _preview_page(
             expected = preview_command(lake, RESUME, target, "", "").expected
         except OperatorError as error:
             expected = str(error)
+
         rows.append({"target": str(target), "expected": expected})
+
     return page(
-        request, "resume", status, rows=rows, more=more, trouble=trouble, reason=reason,
+        request,
+        "resume",
+        status,
+        rows=rows,
+        more=more,
+        trouble=trouble,
+        reason=reason,
         columns=("target", "expected"),
         then=url("/resume", target=[str(target) for target in targets]),
-    )  # fmt: skip
+    )
 
 
 def _targets(texts: list[str]) -> list[Target]:
-    targets = [command_target(RESUME, text) for text in texts]
-    found = [target for target in targets if target is not None]
-    if len(found) < len(texts) or not 0 < len(found) <= TARGETS_MAX:
+    parsed = [command_target(RESUME, text) for text in texts]
+    targets = [target for target in parsed if target is not None]
+    if len(targets) < len(texts) or not 0 < len(targets) <= TARGETS_MAX:
         raise query_params.BadQueryError(f"choose 1 to {TARGETS_MAX} dead messages")
-    return found
+    return targets
 
 
 def _require_session(request: Request, form: Form) -> str:
-    """Returns who asks. Errors: HTTPException if the form is not of a session of this console."""
+    """Returns the actor. Errors: HTTPException if the form is not of a session of this console."""
     site = site_of(request)
     cookie = request.cookies.get(site.cookie_name, "")
     actor = site.sessions.actor(cookie)
@@ -205,7 +246,7 @@ def _field(form: Form, name: str) -> str:
 
 
 def _safe_path(text: str | None) -> str:
-    """Returns a path of this console: a link to the login page cannot lead elsewhere."""
+    """Returns a path of this console: a link to the login page cannot lead to another site."""
     path = text or "/"
     is_here = path.startswith("/") and not path.startswith(("//", "/\\"))
     parts = urlsplit(path) if is_here and path.isprintable() else None

@@ -1,4 +1,4 @@
-"""Kafka asked beside the pages: a page waits a second for it, not as long as Kafka is away."""
+"""Kafka's replies beside the pages: a page waits a second for one, not as long as Kafka is away."""
 
 from __future__ import annotations
 
@@ -15,71 +15,79 @@ from pipelines.errors import JobError, KafkaAwayError, NotAnsweredYetError
 T = TypeVar("T")
 
 _WAIT_S: Final = 1.0
-_FRESH_S: Final = 5.0  # what was answered longer ago is asked anew
-_TROUBLE_S: Final = 60.0  # so long the next pages do not wait
+_FRESH_S: Final = 5.0  # older replies are queried anew
+_TROUBLE_S: Final = 60.0  # after a query without a reply, pages do not wait for this long
 
 
 @dataclass
 class _PendingQuery:
-    trouble: str = ""  # why the time before had no answer
+    trouble: str = ""  # why the query before had no reply
     answer: Future[Any] = field(default_factory=Future)
     ended_at: float | None = None
 
     def is_older(self, seconds: float) -> bool:
         return self.ended_at is not None and monotonic() - self.ended_at >= seconds
 
-    def run(self, question: Callable[[], Any]) -> None:
+    def run(self, query: Callable[[], Any]) -> None:
         try:
-            found = question()
+            reply = query()
         except BaseException as error:
             self.ended_at = monotonic()
             self.answer.set_exception(error)
         else:
             self.ended_at = monotonic()
-            self.answer.set_result(found)
+            self.answer.set_result(reply)
 
     def next_trouble(self) -> str:
-        """Returns why a question asked anew may have no answer."""
+        """Returns why the next query may have no reply."""
         error = self.answer.exception()
         return str(error) if isinstance(error, JobError) else ""
 
 
 class QueryCache:
-    """Questions to Kafka: each is asked once at a time, whoever waits for its answer."""
+    """Queries to Kafka: each runs once at a time, however many pages wait for its reply."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._questions: dict[Hashable, _PendingQuery] = {}
+        self._queries: dict[Hashable, _PendingQuery] = {}
 
-    def ask(self, name: Hashable, question: Callable[[], T]) -> T:
-        """Returns the answer to a question.
+    def ask(self, name: Hashable, query: Callable[[], T]) -> T:
+        """Returns the reply to a query.
 
-        Input: `name`: two questions of one name are the same question.
-        Errors: what the question raises; NotAnsweredYetError if there is no answer yet, which a
-        page that is made within seconds takes up; KafkaAwayError if the time before had none.
+        Input: `name`: two queries of one name are the same query.
+        Errors: those of the query; NotAnsweredYetError if there is no reply yet: a page that is
+        made within seconds gets it; KafkaAwayError if the query before had no reply.
         """
-        with self._lock:
-            # Groups come and go, and with them questions: what nobody asks for long is dropped.
-            self._questions = {
-                known: asked
-                for known, asked in self._questions.items()
-                if not asked.is_older(_TROUBLE_S)
-            }
-            asked = self._questions.get(name)
-            if asked is None or asked.is_older(_FRESH_S):
-                asked = _PendingQuery("" if asked is None else asked.next_trouble())
-                self._questions[name] = asked
-                threading.Thread(
-                    target=asked.run, args=(question,), name="txlake-asks", daemon=True
-                ).start()
+        pending = self._pending_query(name, query)
+
         try:
-            found: T = asked.answer.result(timeout=0 if asked.trouble else _WAIT_S)
+            reply: T = pending.answer.result(timeout=0 if pending.trouble else _WAIT_S)
         except FutureTimeoutError:
-            if asked.answer.done():  # the question's own
+            if pending.answer.done():  # the query's own
                 raise
-            if asked.trouble:
-                raise KafkaAwayError(asked.trouble) from None
+            if pending.trouble:
+                raise KafkaAwayError(pending.trouble) from None
             raise NotAnsweredYetError(
                 f"Kafka has not answered within {_WAIT_S:.0f} s; look again"
             ) from None
-        return found
+        return reply
+
+    def _pending_query(self, name: Hashable, query: Callable[[], Any]) -> _PendingQuery:
+        """Returns the running or fresh query of a name; starts it if there is none."""
+        with self._lock:
+            # Groups come and go, and their queries with them: those without a page are dropped.
+            self._queries = {
+                known: pending
+                for known, pending in self._queries.items()
+                if not pending.is_older(_TROUBLE_S)
+            }
+            pending = self._queries.get(name)
+
+            if pending is None or pending.is_older(_FRESH_S):
+                pending = _PendingQuery("" if pending is None else pending.next_trouble())
+                self._queries[name] = pending
+                threading.Thread(
+                    target=pending.run, args=(query,), name="txlake-asks", daemon=True
+                ).start()
+
+            return pending

@@ -1,4 +1,4 @@
-"""What the query of an address, or the fields of a form, says."""
+"""The values in the query of an address, or in the fields of a form."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ROWS_MAX: Final = 1_000
 
 
 class BadQueryError(OperatorError):
-    """What was asked for cannot be understood."""
+    """The query cannot be understood."""
 
 
 def text(query: Mapping[str, str], name: str) -> str | None:
@@ -28,13 +28,15 @@ def limit(query: Mapping[str, str]) -> int:
     return number(query, "limit", ROWS, _ROWS_MAX)
 
 
-def number(query: Mapping[str, str], name: str, default: int, most: int) -> int:
-    """Returns a number from 1 to `most`."""
+def number(query: Mapping[str, str], name: str, default: int, maximum: int) -> int:
+    """Returns a number from 1 to `maximum`."""
     value = text(query, name)
     if value is None:
         return default
-    if not re.fullmatch("[1-9][0-9]{0,3}", value, re.ASCII) or int(value) > most:
-        raise BadQueryError(f"{name} = {value!r}: a number from 1 to {most} is allowed")
+
+    if not re.fullmatch("[1-9][0-9]{0,3}", value, re.ASCII) or int(value) > maximum:
+        raise BadQueryError(f"{name} = {value!r}: a number from 1 to {maximum} is allowed")
+
     return int(value)
 
 
@@ -49,4 +51,5 @@ def parse_age(query: Mapping[str, str], name: str) -> int | None:
         raise BadQueryError(
             f"{name} = {value!r}: a number and one of the units s, m, h, d is allowed"
         ) from error
+
     return max(0, now_ms() - span_ms)

@@ -1,6 +1,6 @@
-"""Pages from templates. What producers sent is escaped here, once for all templates.
+"""Pages from templates. Texts from producers are escaped here, once for all templates.
 
-As HTML it is escaped by Jinja. Control characters and marks that turn the direction of writing are
+Jinja escapes them as HTML. Control characters and marks that turn the direction of writing are
 shown as their code, as on a terminal.
 """
 
@@ -36,20 +36,32 @@ _TEMPLATES: Final = Environment(
     lstrip_blocks=True,
 )
 _TEMPLATES.globals |= {
-    "url": url, "link": link, "pages": PAGES, "iso": output.instant, "ago": output.ago,
-    "span": output.span, "is_instant": output.is_instant, "for_people": output.humanize,
-    "heading": output.heading, "counted": counted,
-}  # fmt: skip
+    "url": url,
+    "link": link,
+    "pages": PAGES,
+    "iso": output.instant,
+    "ago": output.ago,
+    "span": output.span,
+    "is_instant": output.is_instant,
+    "for_people": output.humanize,
+    "heading": output.heading,
+    "counted": counted,
+}
 
 
 def page(request: Request, template: str, /, status: int = 200, **values: Any) -> HTMLResponse:
-    """Returns a page. Input: the template's name without its ending, and what it shows."""
+    """Returns a page. Input: the template's name without its ending, and its values."""
     site: ConsoleContext = request.app.state.site
     cookie = request.cookies.get(site.cookie_name)
     actor = site.sessions.actor(cookie)
+
     common = {
-        "site": site, "path": request.url.path, "now": output.now_ms(), "actor": actor,
+        "site": site,
+        "path": request.url.path,
+        "now": output.now_ms(),
+        "actor": actor,
         "form_value": site.sessions.form_value(str(cookie)) if actor else "",
-    }  # fmt: skip
+    }
+
     text = _TEMPLATES.get_template(f"{template}.html").render({**common, **values})
     return HTMLResponse(text, status)

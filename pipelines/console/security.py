@@ -1,7 +1,8 @@
-"""What stands before every page: by which name it was asked for, who asks, what a browser may do.
+"""The checks before every page: the name in the request, its sender, the browser's rights.
 
-A page of another site can make a browser ask here. By the Host header it cannot read (a name that
-points at loopback), by Origin it cannot write, by the policy nothing foreign is loaded or run.
+A page of another site can make a browser send requests to this console. The Host header keeps it
+from reading (a name that points at loopback), Origin keeps it from writing, and the policy lets
+nothing foreign be loaded or run.
 """
 
 from __future__ import annotations
@@ -17,10 +18,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pipelines.console.context import ConsoleContext
 from pipelines.console.urls import url
 
-POLICY: Final = "; ".join((
-    "default-src 'none'", "style-src 'self'", "img-src 'self' data:", "form-action 'self'",
-    "frame-ancestors 'none'", "base-uri 'none'",
-))  # fmt: skip
+POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "form-action 'self'",
+        "frame-ancestors 'none'",
+        "base-uri 'none'",
+    )
+)
 HEADERS: Final = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -36,10 +43,11 @@ _OPEN: Final = ("/login", "/style.css")
 
 
 class SecurityMiddleware:
-    """The app behind its guard."""
+    """The app behind the checks."""
 
     def __init__(self, app: ASGIApp, site: ConsoleContext) -> None:
-        self._app, self._site = app, site
+        self._app = app
+        self._site = site
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -56,13 +64,14 @@ class SecurityMiddleware:
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
         headers = Headers(scope=scope)
-        asked = headers.getlist("host")
-        if len(asked) != 1 or _part(f"//{asked[0]}", "hostname") not in self._site.hosts:
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or _part(f"//{hosts[0]}", "hostname") not in self._site.hosts:
             return PlainTextResponse(
                 "this console is asked for by another name; --name NAME allows it\n", 421
             )
+
         origin = headers.get("origin")
-        is_foreign = origin is not None and _part(origin, "netloc") != asked[0]
+        is_foreign = origin is not None and _part(origin, "netloc") != hosts[0]
         if is_foreign and scope["method"] not in _READS:
             return PlainTextResponse("this form is of another site\n", 403)
         return None
@@ -70,10 +79,13 @@ class SecurityMiddleware:
     def _login(self, scope: Scope) -> ASGIApp | None:
         if not self._site.reads_need_token or scope["path"] in _OPEN:
             return None
+
         cookie = HTTPConnection(scope).cookies.get(self._site.cookie_name)
         if self._site.sessions.actor(cookie):
             return None
-        path, query = url(scope["path"]), scope["query_string"].decode("latin-1")
+
+        path = url(scope["path"])
+        query = scope["query_string"].decode("latin-1")
         if query and scope["method"] in _READS:
             path += f"?{query}"
         return RedirectResponse(url("/login", then=path), 303)

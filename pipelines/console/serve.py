@@ -1,4 +1,4 @@
-"""The console's server: where it listens, and that it ends with exit code 0."""
+"""The console's server: its socket, and its end with exit code 0."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pipelines.errors import OperatorError
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _END_S: Final = 3
-# So many connections are accepted before one of them can be closed again.
+# Connections that are accepted before one of them can be closed again.
 _BACKLOG: Final = 16
 
 
@@ -29,16 +29,16 @@ def is_loopback(host: str) -> bool:
     Errors: OperatorError if there is no such address.
     """
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
         raise OperatorError(f"--host {host}: there is no such address ({error})") from error
-    return all(ipaddress.ip_address(address[0]).is_loopback for *_, address in found)
+    return all(ipaddress.ip_address(address[0]).is_loopback for *_, address in addresses)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Returns a socket that listens. Input: port 0 is any that is free.
+    """Returns a socket that listens. Input: port 0 is any free one.
 
-    Errors: OperatorError if another process has the port, or it is not ours to have.
+    Errors: OperatorError if another process has the port, or this user may not have it.
     """
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     try:
@@ -50,16 +50,25 @@ def listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def serve(site: ConsoleContext, listener: socket.socket, tell: Callable[[], None]) -> None:
-    """Serves a console until Ctrl-C or SIGTERM. Input: `tell` is called once it listens."""
+def serve(site: ConsoleContext, listener: socket.socket, on_start: Callable[[], None]) -> None:
+    """Serves a console until Ctrl-C or SIGTERM. Input: `on_start` is called once it listens."""
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     config = uvicorn.Config(
-        console_app(site), log_config=None, access_log=False, server_header=False, lifespan="off",
-        proxy_headers=False, ws="none", http=LimitedConnection, timeout_graceful_shutdown=_END_S,
+        console_app(site),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        proxy_headers=False,
+        ws="none",
+        http=LimitedConnection,
+        timeout_graceful_shutdown=_END_S,
         backlog=_BACKLOG,
-    )  # fmt: skip
-    # uvicorn ends by these signals, then raises them once more for whoever had them before.
+    )
+
+    # uvicorn ends by these signals, then raises them again for the former handlers.
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: None)
-    tell()
+
+    on_start()
     uvicorn.Server(config).run(sockets=[listener])

@@ -1,7 +1,7 @@
-"""Who has logged in: a signed cookie, and for its forms a value that another site cannot know.
+"""The sessions: a signed cookie, and for its forms a value that another site cannot know.
 
-The key is made when the console starts, so all are logged out when it ends. Kept are only the
-sessions that were ended before their time, and what forms have written.
+The key is made when the console starts, so a restart ends all sessions. Only sessions that were
+ended before their time, and the results of forms, are kept in memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Final
 
-SESSION_S: Final = 8 * 3_600  # a night's watch
+SESSION_S: Final = 8 * 3_600  # a night shift
 FORMS_MAX: Final = 10_000
 _FORM_NUMBER: Final = 16  # hex digits
 
@@ -26,7 +26,7 @@ class Sessions:
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
         self._lock = threading.Lock()
-        self._ended: dict[str, int] = {}  # cookies, and until when each would have held
+        self._ended: dict[str, int] = {}  # cookies, and when each would have expired
 
     def begin(self, actor: str) -> str:
         """Returns the cookie of a new session of an actor."""
@@ -35,35 +35,38 @@ class Sessions:
         return f"{text}.{self._sign('session', text)}"
 
     def actor(self, cookie: str | None) -> str | None:
-        """Returns whose session a cookie is; None if it is none, or over."""
+        """Returns the actor of a session's cookie; None if invalid or expired."""
         text, _, signature = (cookie or "").rpartition(".")
         if not text or not _is_equal(signature, self._sign("session", text)):
             return None
+
         name, until, _ = text.split(".")
         if int(until) <= time.time() or text in self._ended:
             return None
+
         try:
             return base64.urlsafe_b64decode(name).decode()
         except (binascii.Error, UnicodeDecodeError):
             return None
 
     def end(self, cookie: str) -> None:
-        """Ends a session: its cookie, wherever it was copied to, is worth nothing any more."""
+        """Ends a session: all copies of its cookie become invalid."""
         text = cookie.rpartition(".")[0]
         now = time.time()
 
         with self._lock:
-            self._ended = {one: until for one, until in self._ended.items() if until > now}
+            self._ended = {ended: until for ended, until in self._ended.items() if until > now}
             self._ended[text] = int(text.split(".")[1])
 
     def form_value(self, cookie: str) -> str:
-        """Returns the value that a form of a session has to carry; each form has its own."""
+        """Returns the value that a form of a session must carry; each form has its own."""
         number = secrets.token_hex(_FORM_NUMBER // 2)
         return number + self._sign("form", f"{number} {cookie}")
 
     def has_form_token(self, cookie: str, form_value: str) -> bool:
         """Returns whether a form was made for this session."""
-        number, signature = form_value[:_FORM_NUMBER], form_value[_FORM_NUMBER:]
+        number = form_value[:_FORM_NUMBER]
+        signature = form_value[_FORM_NUMBER:]
         return _is_equal(signature, self._sign("form", f"{number} {cookie}"))
 
     def _sign(self, purpose: str, text: str) -> str:
@@ -71,31 +74,31 @@ class Sessions:
 
 
 class SentForms:
-    """What forms have written, so that one that is sent twice writes once. It is thread-safe.
+    """The results of forms, so that a form that is sent twice writes once. It is thread-safe.
 
-    Kept are the newest `FORMS_MAX`.
+    Only the newest `FORMS_MAX` are kept.
     """
 
     def __init__(self) -> None:
         self._answers: dict[str, str] = {}
-        self.writing = threading.Lock()  # held by who writes, so that the second of two waits
+        self.writing = threading.Lock()  # held by a writer, so that the second of two waits
 
     def answer(self, form_value: str) -> str | None:
-        """Returns the address to which this form led before; None: it has written nothing yet."""
+        """Returns the address to which this form led before; None if it has written nothing yet."""
         return self._answers.get(form_value)
 
     def keep(self, form_value: str, address: str) -> None:
-        """Keeps where a form has led that has written."""
+        """Stores the address to which a form that has written leads."""
         self._answers[form_value] = address
 
         if len(self._answers) > FORMS_MAX:
             del self._answers[next(iter(self._answers))]
 
 
-def is_token(given: str, token: str | None) -> bool:
-    """Returns whether somebody has the console's token."""
-    return token is not None and _is_equal(given, token)
+def is_token(text: str, token: str | None) -> bool:
+    """Returns whether a text is the console's token."""
+    return token is not None and _is_equal(text, token)
 
 
-def _is_equal(one: str, other: str) -> bool:
-    return hmac.compare_digest(one.encode(errors="replace"), other.encode())
+def _is_equal(text: str, other: str) -> bool:
+    return hmac.compare_digest(text.encode(errors="replace"), other.encode())

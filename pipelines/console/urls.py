@@ -1,4 +1,4 @@
-"""Where things are in the console: the page of each name, id and problem."""
+"""The addresses of the console: the page of each name, id and problem."""
 
 from __future__ import annotations
 
@@ -9,30 +9,36 @@ from pipelines.explain.rows import Row
 from txlake.protocol import TRANSACTION_ID_PATTERN, matches
 
 PAGES: Final = (
-    ("/", "Overview"), ("/transactions", "Transactions"), ("/dead", "Dead"),
-    ("/groups", "Groups"), ("/conflicts", "Conflicts"), ("/topics", "Topics"),
-    ("/consumers", "Consumers"), ("/delayed", "Delayed"),
-)  # fmt: skip
+    ("/", "Overview"),
+    ("/transactions", "Transactions"),
+    ("/dead", "Dead"),
+    ("/groups", "Groups"),
+    ("/conflicts", "Conflicts"),
+    ("/topics", "Topics"),
+    ("/consumers", "Consumers"),
+    ("/delayed", "Delayed"),
+)
 _STORIES: Final = ("half:", "schedule:")
 
 
 def url(path: str, /, **values: Any) -> str:
-    """Returns a path with its query; what is None or empty is left out."""
+    """Returns a path with its query; empty values are left out."""
     kept = {name: value for name, value in values.items() if value not in (None, "", ())}
     query = urlencode(kept, doseq=True, errors="replace")
     return quote(path, errors="replace") + (f"?{query}" if query else "")
 
 
 def link(name: str, row: Row) -> str | None:
-    """Returns where a cell of a row leads to; None: nowhere. Input: the column's name."""
+    """Returns the address to which a cell of a row leads, if any. Input: the column's name."""
     value = row[name]
     if value is None or value == "":
         return None
+
     match name:
         case "target" | "half":
             return url("/story", of=value) if str(value).startswith(_STORIES) else None
         case "transaction_id":
-            # One of an unreadable half need not be an id.
+            # The id of an unreadable half can be any text.
             is_id = matches(TRANSACTION_ID_PATTERN, str(value))
             return url("/story", of=f"id:{value}") if is_id else None
         case "producer_group":

@@ -1,4 +1,4 @@
-"""The pages that read: each asks the functions that the command of its name asks."""
+"""The pages that read: each calls the functions of the command of its name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from pipelines.health import (
 )
 from pipelines.health.facts import Facts
 from pipelines.health.history import read_history
-from pipelines.health.problems import page_of, problems, unknown
+from pipelines.health.problems import page_of, problems, unknown_problems
 from pipelines.operate import delays
 from pipelines.output import now_ms
 from storage.lake.lake import Lake
@@ -44,7 +44,7 @@ _STORIES: Final = 20
 
 
 def site_of(request: Request) -> ConsoleContext:
-    """Returns the console that was asked."""
+    """Returns the console of a request."""
     site: ConsoleContext = request.app.state.site
     return site
 
@@ -56,74 +56,94 @@ def _lake(request: Request) -> Lake:
 def _rows_page(
     request: Request, template: str, columns: Sequence[str], rows: Sequence[Row], **more: Any
 ) -> Response:
-    """Returns a page of rows: the first of them, as many as its address says."""
+    """Returns a page of the first rows, up to the limit in its address."""
     shown = rows[: query_params.limit(request.query_params)]
     return page(request, template, columns=columns, rows=shown, count=len(rows), **more)
 
 
 def overview(request: Request) -> Response:
-    """Is everything well: what is wrong, the facts of `txlake status`, curves."""
+    """Returns the overview: what is wrong, the facts of `txlake status`, charts."""
     site = site_of(request)
-    chosen = request.query_params.get("since", "1h")
-    if chosen not in _SPANS:
+    since = request.query_params.get("since", "1h")
+    if since not in _SPANS:
         raise query_params.BadQueryError(
-            f"since = {chosen!r}: one of {', '.join(_SPANS)} is allowed"
+            f"since = {since!r}: one of {', '.join(_SPANS)} is allowed"
         )
+
     lake = site.open_lake()
     facts = site.load_facts(lake)
-    history = read_history(lake, facts.lake.now_ms, _SPANS[chosen], facts.lake.pending)
+    history = read_history(lake, facts.lake.now_ms, _SPANS[since], facts.lake.pending)
+
     return page(
-        request, "overview", facts=facts, verdict=report.headline(facts),
-        problems=[(one, page_of(one.name)) for one in problems(facts)],
-        unknown=unknown(facts), why_unknown=report.why_unknown(facts),
-        told=_grouped(facts), chosen=chosen, spans=list(_SPANS), history=history,
-        charts=charts(history), width=WIDTH, height=HEIGHT,
-    )  # fmt: skip
+        request,
+        "overview",
+        facts=facts,
+        headline=report.headline(facts),
+        problems=[(problem, page_of(problem.name)) for problem in problems(facts)],
+        unknown=unknown_problems(facts),
+        why_unknown=report.why_unknown(facts),
+        fact_lines=_group_facts(facts),
+        chosen=since,
+        spans=list(_SPANS),
+        history=history,
+        charts=charts(history),
+        width=WIDTH,
+        height=HEIGHT,
+    )
 
 
-def _grouped(facts: Facts) -> list[tuple[str, list[str]]]:
-    """Returns the facts, each with all its lines."""
-    found: list[tuple[str, list[str]]] = []
+def _group_facts(facts: Facts) -> list[tuple[str, list[str]]]:
+    """Returns the facts, each with all its lines of text."""
+    grouped: list[tuple[str, list[str]]] = []
     for name, text in report.status_lines(facts):
-        if name or not found:
-            found.append((name, []))
-        found[-1][1].append(text)
-    return found
+        if name or not grouped:
+            grouped.append((name, []))
+        grouped[-1][1].append(text)
+    return grouped
 
 
 def find_page(request: Request) -> Response:
-    """What an operator knows of a transaction, whatever it is: its story, or a list."""
-    asked = request.query_params.get("q", "").strip()
-    if not asked:
+    """Leads to the story of a transaction, named by id, keys or place, or to a list of several."""
+    query = request.query_params.get("q", "").strip()
+    if not query:
         return RedirectResponse(url("/transactions"), 303)
+
     lake = _lake(request)
     try:
-        target = parse_target(asked)
+        target = parse_target(query)
     except ValueError:
         target = None
     if isinstance(target, RecordTarget) or (target and find(lake, target).messages):
-        return RedirectResponse(url("/story", of=asked), 303)
+        return RedirectResponse(url("/story", of=query), 303)
+
     rows: list[Row] = [
         {**row, "target": str(RecordTarget(row["source"], row["queue_id"], row["queue_offset"]))}
-        for row in find_by_keys(lake, asked)
+        for row in find_by_keys(lake, query)
     ]
+
     only = only_target(rows)
     if only is not None:
         return RedirectResponse(url("/story", of=str(only)), 303)
-    of_group = transactions.list_stored(lake, transactions.Filters(group=asked), 1)[1]
+
+    filters = transactions.Filters(group=query)
+    _, of_group = transactions.list_stored(lake, filters, 1)
     if of_group and not rows:
-        return RedirectResponse(url("/transactions", group=asked, state="all", since=_ANY), 303)
+        return RedirectResponse(url("/transactions", group=query, state="all", since=_ANY), 303)
+
     columns = ("target", "stored_at", "transaction_id", "producer_group", "real_topic", "keys")
-    return _rows_page(request, "found", columns, rows, asked=asked, of_group=of_group)
+    return _rows_page(request, "found", columns, rows, asked=query, of_group=of_group)
 
 
 def transactions_page(request: Request) -> Response:
-    """What hangs, or all that was stored in some time."""
+    """Lists the pending transactions, or all that were stored in a span of time."""
     query = request.query_params
-    state, since = query.get("state", "pending"), query.get("since") or _ANY
+    state = query.get("state", "pending")
+    since = query.get("since") or _ANY
+
     if since == _ANY and state != "pending" and not any(map(query.get, ("keys", "since"))):
         since = "1h"
     since_at = None if since == _ANY else query_params.parse_age({"since": since}, "since")
+
     filters = transactions.Filters(
         query_params.text(query, "group"),
         query_params.text(query, "topic"),
@@ -131,58 +151,74 @@ def transactions_page(request: Request) -> Response:
         since_at,
         query_params.parse_age(query, "older_than"),
     )
-    look = transactions.list_pending if state == "pending" else transactions.list_stored
-    rows, count = look(_lake(request), filters, query_params.limit(query))
+
+    list_rows = transactions.list_pending if state == "pending" else transactions.list_stored
+    rows, count = list_rows(_lake(request), filters, query_params.limit(query))
+
     return page(
-        request, "transactions", columns=transactions.SHOWN, rows=rows, count=count,
-        state=state, since=since, query=query,
-    )  # fmt: skip
+        request,
+        "transactions",
+        columns=transactions.SHOWN,
+        rows=rows,
+        count=count,
+        state=state,
+        since=since,
+        query=query,
+    )
 
 
 def story(request: Request) -> Response:
-    """All that happened to a transaction, and why."""
-    asked = request.query_params.get("of", "").strip()
+    """Shows all that happened to a transaction, and why."""
+    query = request.query_params.get("of", "").strip()
     try:
-        target: RecordTarget | Transaction = parse_target(asked)
+        target: RecordTarget | Transaction = parse_target(query)
     except ValueError as error:
         raise query_params.BadQueryError(str(error)) from error
+
     lake = _lake(request)
-    found = find(lake, target)
-    told, more = reports(found, now_ms(), _STORIES)
-    if not told:
-        return page(request, "message", 404, text=nothing_found(found, target, lake.path))
-    stories = [(one, list(lines(one)), _resumed(one)) for one in told]
-    return page(request, "story", asked=asked, stories=stories, more=more)
+    rows = find(lake, target)
+    shown, more = reports(rows, now_ms(), _STORIES)
+    if not shown:
+        return page(request, "message", 404, text=nothing_found(rows, target, lake.path))
+
+    stories = [(each, list(lines(each)), _resume_targets(each)) for each in shown]
+    return page(request, "story", asked=query, stories=stories, more=more)
 
 
-def _resumed(told: Report) -> list[str]:
+def _resume_targets(story: Report) -> list[str]:
     """Returns the targets with which RESUME ends what a story waits for."""
-    waits = [*told.waits, *(wait for message in told.messages for wait in message.waits)]
+    waits = [*story.waits, *(wait for message in story.messages for wait in message.waits)]
     return list(dict.fromkeys(wait.resume for wait in waits if wait.resume))
 
 
 def dead_page(request: Request) -> Response:
-    """What was given up or cannot be delivered."""
+    """Lists the discarded halves and the undeliverable messages."""
     query = request.query_params
-    group, topic = query_params.text(query, "group"), query_params.text(query, "topic")
+    group = query_params.text(query, "group")
+    topic = query_params.text(query, "topic")
     rows = dead_letters.read_dead(_lake(request), topic, group)
     return _rows_page(request, "dead", dead_letters.COLUMNS, rows, query=query)
 
 
 def groups_page(request: Request) -> Response:
-    """Producer groups: what they have pending, and whether they answer."""
-    site, lake = site_of(request), _lake(request)
+    """Lists the producer groups: their pending halves, and whether they answer."""
+    site = site_of(request)
+    lake = _lake(request)
     rows = groups.read_groups(lake, transactions.state_of(lake), now_ms())
-    shown, trouble = rows[: query_params.limit(request.query_params)], ""
+    shown = rows[: query_params.limit(request.query_params)]
+    trouble = ""
+
     if site.settings is not None:
         from pipelines.health.kafka import members_of
 
         try:
             names = tuple(row["producer_group"] for row in shown)
             kafka = site.settings.kafka
-            members = site.asked.ask(("members", names), lambda: members_of(kafka, names))
+            members = site.kafka.ask(("members", names), lambda: members_of(kafka, names))
         except JobError as error:
-            trouble, members = str(error), {}
+            trouble = str(error)
+            members = {}
+
         shown = [{**row, "members": members.get(row["producer_group"])} for row in shown]
     return page(
         request, "groups", columns=groups.COLUMNS, rows=shown, count=len(rows), trouble=trouble
@@ -190,37 +226,48 @@ def groups_page(request: Request) -> Response:
 
 
 def conflicts_page(request: Request) -> Response:
-    """Operations without effect: counted by group and reason, then each, the newest first."""
+    """Lists the operations without effect: counted by group and reason, then the newest first."""
     query = request.query_params
     since = query.get("since") or "1d"
     since_at = query_params.parse_age({"since": since}, "since")
-    group, reason = query_params.text(query, "group"), query_params.text(query, "reason")
+    group = query_params.text(query, "group")
+    reason = query_params.text(query, "reason")
     conflicts.require_reason(reason)
+
     rows = conflicts.read_conflicts(_lake(request), since_at, group, reason)[::-1]
     counts = Counter((row["producer_group"], row["reason"]) for row in rows)
+
     return _rows_page(
         request, "conflicts", conflicts.COLUMNS, rows, counts=counts, since=since, query=query
     )
 
 
 def topics_page(request: Request) -> Response:
-    """Real topics."""
+    """Lists the real topics."""
     rows = topics.read_topics(_lake(request), site_of(request).retention())
     return _rows_page(request, "topics", topics.COLUMNS, rows)
 
 
 def topic_page(request: Request) -> Response:
-    """One real topic: its queues, and who reads it; it need not be made yet."""
-    name, lake = request.query_params.get("name", ""), _lake(request)
+    """Shows one real topic, which need not exist yet: its queues, and its consumer groups."""
+    name = request.query_params.get("name", "")
+    lake = _lake(request)
+
     is_made = any(row["topic"] == name for row in topics.catalog(lake))
     rows = topics.read_queues(lake, name) if is_made else []
     readers = consumers.read_lags(lake, topic=name)
     if not is_made and not readers and not _is_named(lake, name):
         raise topics.no_topic(lake, name)
+
     return page(
-        request, "topic", name=name, columns=topics.QUEUE_COLUMNS[1:], rows=rows, readers=readers,
+        request,
+        "topic",
+        name=name,
+        columns=topics.QUEUE_COLUMNS[1:],
+        rows=rows,
+        readers=readers,
         reader_columns=consumers.LAG_COLUMNS,
-    )  # fmt: skip
+    )
 
 
 def _is_named(lake: Lake, topic: str) -> bool:
@@ -231,21 +278,22 @@ def _is_named(lake: Lake, topic: str) -> bool:
 
 
 def consumers_page(request: Request) -> Response:
-    """Consumer groups, what they read and how far behind they are."""
+    """Lists the consumer groups, what they read and how far behind they are."""
     rows = consumers.read_consumers(_lake(request))
     return _rows_page(request, "consumers", consumers.COLUMNS, rows)
 
 
 def consumer_page(request: Request) -> Response:
-    """One consumer group, queue by queue, the most behind first."""
+    """Shows one consumer group, queue by queue, the largest lag first."""
     name = request.query_params.get("group", "")
-    rows = consumers.chosen_lags(_lake(request), name, None)
+    rows = consumers.find_lags(_lake(request), name, None)
     return _rows_page(request, "consumer", consumers.LAG_COLUMNS[1:], rows, name=name)
 
 
 def delayed_page(request: Request) -> Response:
-    """Messages that wait for their time, the next first."""
+    """Lists the messages that wait for their time, the next first."""
     query = request.query_params
-    group, topic = query_params.text(query, "group"), query_params.text(query, "topic")
+    group = query_params.text(query, "group")
+    topic = query_params.text(query, "topic")
     waiting = delays.read_waiting(_lake(request), topic, group, limit=query_params.limit(query))
     return page(request, "delayed", columns=delays.COLUMNS, waiting=waiting, query=query)

@@ -1,1 +1,1 @@
-"""How a lake stands: topics, consumers, what is dead, what is wrong and which command helps."""
+"""The health of a lake: topics, consumers, dead letters, problems and the commands that help."""

@@ -1,7 +1,7 @@
-"""The conditions of the problems: what is wrong, as far as it can still be acted on; and limits.
+"""The conditions of the problems, and their limits: one sentence for each thing that is wrong now.
 
-Each returns one sentence for each thing that is wrong. What is over is no problem: it is history
-(`txlake status` tells it below). The problems' names stand in `problems.py`. Units: ms.
+Things that an operator can no longer change are history, not problems (`txlake status` has them
+below). The problems' names stand in `problems.py`. Units: ms.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def no_epoch(facts: Facts) -> list[str]:
 
     A lake to which nothing comes has had no epoch for long when its next record comes.
     """
-    waiting, behind_ms, epoch_at = facts.records_waiting, facts.lag_ms, facts.lake.epoch_at
+    waiting = facts.records_waiting
+    behind_ms = facts.lag_ms
+    epoch_at = facts.lake.epoch_at
     if not waiting or behind_ms is None:
         return []
 
@@ -64,27 +66,31 @@ def lag(facts: Facts) -> list[str]:
 
 
 def group_silent(facts: Facts) -> list[str]:
-    """A group with pending halves has left its newest checks, NEWEST_CHECKS of them, unanswered.
+    """A group with pending halves has left its newest NEWEST_CHECKS checks unanswered.
 
-    Or its name differs from another group's by '.' and '_' alone, and one of both is never asked.
+    Or its name differs from another group's by '.' and '_' alone, and one of the two gets no check.
     """
     names = [group["producer_group"] for group in facts.lake.groups]
     waiting = [group for group in facts.lake.groups if group["pending"]]
-    pairs = {
-        tuple(sorted((group["producer_group"], other)))
-        for group in waiting
-        if (other := colliding_topic(group["producer_group"], names)) is not None
-    }
-    return [
+
+    pairs: set[tuple[str, ...]] = set()
+    for group in waiting:
+        other = colliding_topic(group["producer_group"], names)
+        if other is not None:
+            pairs.add(tuple(sorted((group["producer_group"], other))))
+
+    collisions = [
         f"groups {name} and {other} differ by '.' and '_' alone: Kafka takes the check topic of "
         "one of them, and the other is never asked"
         for name, other in sorted(pairs)
-    ] + [
+    ]
+    silent = [
         f"group {group['producer_group']} has not answered its newest {group['unanswered']} checks,"
         f" with {counted(group['pending'], 'half', 'halves')} pending"
         for group in waiting
         if group["of_checks"] >= NEWEST_CHECKS and group["unanswered"] == group["of_checks"]
     ]
+    return collisions + silent
 
 
 def no_check_topic(facts: Facts) -> list[str]:
@@ -151,12 +157,15 @@ def floor_near(facts: Facts) -> list[str]:
 
     When the floor passes it, it leaves the state, and neither a late end nor RESUME finds it.
     """
-    oldest, kept_ms = facts.lake.discarded_oldest_at, facts.retention_ms
-    if oldest is None or kept_ms is None:
+    oldest_at = facts.lake.discarded_oldest_at
+    kept_ms = facts.retention_ms
+    if oldest_at is None or kept_ms is None:
         return []
-    age = facts.lake.now_ms - oldest
+
+    age = facts.lake.now_ms - oldest_at
     if age < FLOOR_NEAR * kept_ms:
         return []
+
     return [
         f"a discarded half is {span(age)} old: beyond {span(kept_ms)} the floor passes it, and "
         "neither a late end nor `dead resume` finds it"
@@ -164,7 +173,7 @@ def floor_near(facts: Facts) -> list[str]:
 
 
 def lake_ahead_text(epoch_at: int, ahead_ms: int) -> str:
-    """Returns in words that a lake is ahead of the clocks, and what that means. Units: ms."""
+    """Returns the sentence about a lake that is ahead of the clocks. Units: ms."""
     return (
         f"the lake is {span(ahead_ms)} ahead of the clocks: its newest epoch_at is "
         f"{instant(epoch_at)}, so a clock was wrong. Until they reach it no half is asked about or "

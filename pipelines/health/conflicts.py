@@ -1,4 +1,4 @@
-"""Operations without effect, the newest last: which, why, and about which half."""
+"""Operations without effect, the newest last: the operation, the reason, and the half."""
 
 from __future__ import annotations
 
@@ -15,12 +15,19 @@ from storage.wire.record_kinds import HALF, OP
 from txlake.protocol import RecordTarget
 
 COLUMNS: Final = (
-    "decided_at", "reason", "half", "op", "decision", "producer_group", "actor", "error",
-)  # fmt: skip
+    "decided_at",
+    "reason",
+    "half",
+    "op",
+    "decision",
+    "producer_group",
+    "actor",
+    "error",
+)
 _CONFLICT = ["queue_id", "op_queue_offset", "half_queue_offset", "reason", "decided_at", "epoch"]
 _OP = ["queue_id", "queue_offset", "decision", "producer_group", "actor", "error"]
 
-_TOLD = """
+_CONFLICTS = """
 SELECT c.*, o.decision, o.producer_group, o.actor, o.error FROM conflicts c
 LEFT JOIN op o ON c.queue_id = o.queue_id AND c.op_queue_offset = o.queue_offset
 WHERE ($group IS NULL OR o.producer_group = $group)
@@ -30,7 +37,7 @@ ORDER BY c.decided_at, c.queue_id, c.op_queue_offset, c.half_queue_offset
 
 
 def require_reason(reason: str | None) -> None:
-    """Raises OperatorError for a reason that no conflict has; None: none was named."""
+    """Raises OperatorError for a reason that no conflict has; None: no reason was named."""
     if reason is not None and reason not in rule_texts.CONFLICTS:
         raise OperatorError(
             f"no operation has the reason {reason!r}: one of {', '.join(rule_texts.CONFLICTS)} is "
@@ -49,12 +56,16 @@ def read_conflicts(
     bounds: Bounds = {"epoch": (None, epoch)}
     if since_at is not None:
         bounds = {**bounds, "decided_at": (instant(since_at), None)}
+
     conflicts = read_rows(lake, "conflicts", _CONFLICT, bounds)
-    named: Bounds = {"queue_offset": sorted(set(conflicts["op_queue_offset"].to_pylist()))}
-    op = read_rows(lake, OP, _OP, named)
-    rows = to_dicts(run(_TOLD, {"group": group, "reason": reason}, conflicts=conflicts, op=op))
+    op_bounds: Bounds = {"queue_offset": sorted(set(conflicts["op_queue_offset"].to_pylist()))}
+    op = read_rows(lake, OP, _OP, op_bounds)
+    values = {"group": group, "reason": reason}
+    rows = to_dicts(run(_CONFLICTS, values, conflicts=conflicts, op=op))
+
     for row in rows:
         half = row["half_queue_offset"]
         row["half"] = None if half is None else str(RecordTarget(HALF, row["queue_id"], half))
         row["op"] = f"{row['queue_id']}-{row['op_queue_offset']}"
+
     return [{name: row[name] for name in COLUMNS} for row in rows]

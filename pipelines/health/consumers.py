@@ -1,4 +1,4 @@
-"""How far each consumer group is, queue by queue, as `consumer_offsets` says."""
+"""How far each consumer group is, queue by queue, from `consumer_offsets`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,15 @@ from storage.lake.pruned import read_rows
 from storage.lake.table import queue_floor
 
 LAG_COLUMNS: Final = (
-    "consumer_group", "topic", "queue_id", "lag", "queue_offset", "end_offset", "committed_at",
+    "consumer_group",
+    "topic",
+    "queue_id",
+    "lag",
+    "queue_offset",
+    "end_offset",
+    "committed_at",
     "owner",
-)  # fmt: skip
+)
 COLUMNS: Final = ("consumer_group", "topics", "queues", "lag", "committed_at", "owners")
 UNREAD_COLUMNS: Final = ("consumer_group", "is_gone", "messages", "oldest_at", "gone_at")
 
@@ -29,8 +35,8 @@ def read_lags(lake: Lake, group: str | None = None, topic: str | None = None) ->
     """Returns each queue of each consumer group. Output: LAG_COLUMNS; ms.
 
     Input: the consumer group and the topic to choose, if any.
-    `lag`: messages that are there and not committed; `queue_offset` null: nothing read yet; `owner`
-    null: it gave the queue back, or its session is over.
+    `lag`: messages that the topic has and the group has not committed; `queue_offset`: null before
+    its first commit; `owner`: null if it gave the queue back, or its session is over.
     """
     now = now_ms()
     return [
@@ -50,15 +56,18 @@ def _queues(lake: Lake) -> list[Row]:
     positions = read_positions(lake)
     if not positions:
         return []
+
     ends = queue_ends(lake)
     tables = {row["topic"]: f"topics/{row['table_id']}" for row in catalog(lake)}
 
     rows = []
     for row in positions:
-        table, queue_id = tables.get(row["topic"]), row["queue_id"]
+        queue_id = row["queue_id"]
+        table = tables.get(row["topic"])
         begin = 0 if table is None else queue_floor(lake.handle(table), queue_id)
         end = ends.get((row["topic"], queue_id), 0)
         first = max(begin, row["queue_offset"] or 0)
+
         rows.append(
             {
                 **row,
@@ -76,29 +85,29 @@ def _is_held(row: Row, now: int) -> bool:
 
 
 def read_unread(lake: Lake, now: int, is_ending: Callable[[], bool] = lambda: False) -> list[Row]:
-    """Returns the consumer groups for whose owners messages wait. Output: UNREAD_COLUMNS; ms.
+    """Returns the consumer groups whose owners have unread messages. Output: UNREAD_COLUMNS; ms.
 
-    A group has a row for the queues of owners that live, and one, `is_gone`, for those whose owner
-    has let its session end without giving them back, first at `gone_at`. A queue that was given
-    back is nobody's, and is told of nowhere; nor is one that a living owner has not committed yet:
-    with `auto_offset_reset` "latest" it wants none of what is there. `oldest_at`: when the oldest
-    of the messages was delivered; null: it has been deleted meanwhile.
+    A group has one row for the queues of living owners, and one, `is_gone`, for the queues whose
+    owner let its session end without giving them back, first at `gone_at`. A queue that was given
+    back has no owner and appears in no row; nor does one that a living owner has not committed yet:
+    with `auto_offset_reset` "latest" it wants none of the messages before it. `oldest_at`: when the
+    oldest of the messages was delivered; null if it has been deleted meanwhile.
 
-    Input: `is_ending`: asked between two tables; what is not read by then has no `oldest_at`.
+    Input: `is_ending`: called before each table; messages not read by then have no `oldest_at`.
     """
     waiting = [
         row
         for row in _queues(lake)
-        if row["lag"] and row["held_until"] is not None and not _is_unjudged(row, now)
+        if row["lag"] and row["held_until"] is not None and not _is_uncommitted(row, now)
     ]
     delivered_at = _delivered_at(lake, waiting, is_ending)
 
-    found: dict[tuple[str, bool], list[Row]] = defaultdict(list)
+    rows_by_owner: dict[tuple[str, bool], list[Row]] = defaultdict(list)
     for row in waiting:
-        found[row["consumer_group"], not _is_held(row, now)].append(row)
+        rows_by_owner[row["consumer_group"], not _is_held(row, now)].append(row)
 
     groups = []
-    for (group, is_gone), rows in sorted(found.items()):
+    for (group, is_gone), rows in sorted(rows_by_owner.items()):
         known_at = [delivered_at[_place(row)] for row in rows if _place(row) in delivered_at]
         groups.append(
             {
@@ -112,7 +121,7 @@ def read_unread(lake: Lake, now: int, is_ending: Callable[[], bool] = lambda: Fa
     return groups
 
 
-def _is_unjudged(row: Row, now: int) -> bool:
+def _is_uncommitted(row: Row, now: int) -> bool:
     return row["queue_offset"] is None and _is_held(row, now)
 
 
@@ -132,6 +141,7 @@ def _delivered_at(
     for table, rows in by_table.items():
         if is_ending():
             break
+
         bounds = {
             "queue_id": sorted({row["queue_id"] for row in rows}),
             "queue_offset": sorted({row["next_offset"] for row in rows}),
@@ -140,32 +150,36 @@ def _delivered_at(
             messages[table, message["queue_id"], message["queue_offset"]] = message
 
     epochs = sorted({message["epoch"] for message in messages.values()})
-    at = to_dicts(read_rows(lake, "epochs", ["epoch", "epoch_at"], {"epoch": epochs}))
-    epoch_at = {row["epoch"]: row["epoch_at"] for row in at}
-    # Rows of old epochs are deleted: then `stored_at`, which is earlier, stands for theirs.
+    rows = read_rows(lake, "epochs", ["epoch", "epoch_at"], {"epoch": epochs})
+    epoch_at = {row["epoch"]: row["epoch_at"] for row in to_dicts(rows)}
+
+    # Rows of old epochs are deleted: then `stored_at`, which is earlier, stands for `epoch_at`.
     return {
         place: int(epoch_at.get(message["epoch"]) or message["stored_at"])
         for place, message in messages.items()
     }
 
 
-def chosen_lags(lake: Lake, group: str | None, topic: str | None) -> list[Row]:
-    """Returns what `read_lags` does, the most behind first, of names that are there.
+def find_lags(lake: Lake, group: str | None, topic: str | None) -> list[Row]:
+    """Returns the rows of `read_lags`, the largest lag first, if the names exist.
 
-    Errors: OperatorError for a group that has read nothing of it, and for a topic that is not
-    there: no row would look as if nobody were behind.
+    Errors: OperatorError for a group that has read nothing in the scope, and for an unknown topic:
+    without rows they would look as if nobody were behind.
     """
     rows = read_lags(lake, group, topic)
+
     if not rows and group is not None:
-        what = f"the lake {lake.path}"
+        scope = f"the lake {lake.path}"
         if topic is not None:
-            what = f"topic {topic!r} in {what}"
+            scope = f"topic {topic!r} in {scope}"
         raise OperatorError(
-            f"consumer group {group!r} has read nothing of {what}; `txlake consumer list` names "
+            f"consumer group {group!r} has read nothing of {scope}; `txlake consumer list` names "
             "the groups and what they read"
         )
+
     if not rows and topic is not None:
         require_topic(lake, topic)
+
     return sorted(rows, key=lambda row: -row["lag"])
 
 
@@ -174,6 +188,7 @@ def read_consumers(lake: Lake) -> list[Row]:
     groups: dict[str, list[Row]] = defaultdict(list)
     for row in read_lags(lake):
         groups[row["consumer_group"]].append(row)
+
     return [
         {
             "consumer_group": group,

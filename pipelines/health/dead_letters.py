@@ -31,13 +31,27 @@ from txlake.protocol import (
 
 _OWN_TOPICS = (CHECK_MAX_TOPIC, UNDELIVERABLE_TOPIC)
 COLUMNS: Final = (
-    "target", "real_topic", "producer_group", "transaction_id", "keys", "reason", "since",
-)  # fmt: skip
+    "target",
+    "real_topic",
+    "producer_group",
+    "transaction_id",
+    "keys",
+    "reason",
+    "since",
+)
 _DISCARD = ["queue_id", "queue_offset", "decided_at", "epoch"]
 _UNDELIVERABLE_COLUMNS = [
-    "queue_offset", "stored_at", "source", "half_queue_id", "half_queue_offset",
-    "producer_group", "transaction_id", "real_topic", "reason", "keys",
-]  # fmt: skip
+    "queue_offset",
+    "stored_at",
+    "source",
+    "half_queue_id",
+    "half_queue_offset",
+    "producer_group",
+    "transaction_id",
+    "real_topic",
+    "reason",
+    "keys",
+]
 _REARMED = pa.schema(
     [("queue_id", pa.int32()), ("queue_offset", pa.int64()), ("epoch", pa.int64())]
 )
@@ -66,7 +80,7 @@ ORDER BY m.queue_offset
 
 
 def read_dead(lake: Lake, topic: str | None = None, group: str | None = None) -> list[Row]:
-    """Returns all that is dead: halves, then messages, the oldest first. Output: COLUMNS; ms.
+    """Returns all dead letters: halves, then messages, the oldest first. Output: COLUMNS; ms.
 
     Input: the real topic and the producer group to choose, if any.
     Errors: BrokenLakeError.
@@ -74,18 +88,22 @@ def read_dead(lake: Lake, topic: str | None = None, group: str | None = None) ->
     epoch, _ = latest_committed(lake)
     tables = _tables(lake, epoch)
     require_readable(lake, [tables[own] for own in _OWN_TOPICS if own in tables])
+
     until: Bounds = {"epoch": (None, epoch)}
     rows: list[Row] = []
+
     if CHECK_MAX_TOPIC in tables:
         rows += [
             {**row, "target": str(RecordTarget(HALF, row["queue_id"], row["queue_offset"]))}
             for row in to_dicts(_halves(lake, tables[CHECK_MAX_TOPIC], until))
         ]
+
     if UNDELIVERABLE_TOPIC in tables:
         rows += [
             {**row, "target": str(UndeliverableTarget(row["queue_offset"]))}
             for row in to_dicts(_messages(lake, tables[UNDELIVERABLE_TOPIC], until))
         ]
+
     return [
         {name: row[name] for name in COLUMNS}
         for row in rows
@@ -99,12 +117,13 @@ def _tables(lake: Lake, epoch: int) -> dict[str, str]:
     return {row["topic"]: f"topics/{row['table_id']}" for row in rows}
 
 
-def undeliverable(lake: Lake) -> int:
+def count_undeliverable(lake: Lake) -> int:
     """Returns how many undeliverable messages wait for an operator."""
     epoch, _ = latest_committed(lake)
     table = _tables(lake, epoch).get(UNDELIVERABLE_TOPIC)
     if table is None:
         return 0
+
     require_readable(lake, [table])
     return int(_messages(lake, table, {"epoch": (None, epoch)}).num_rows)
 
@@ -112,11 +131,13 @@ def undeliverable(lake: Lake) -> int:
 def _messages(lake: Lake, table: str, until: Bounds) -> pa.Table:
     """Returns the undeliverable messages that were not delivered since."""
     messages = read_rows(lake, table, _UNDELIVERABLE_COLUMNS, until)
-    # `deliveries` has a row for each message that was ever delayed.
+
+    # `deliveries` has a row for each message that was ever delayed: read only those of these.
     since: Bounds = {
         **until,
         "queue_offset": sorted(set(messages["half_queue_offset"].to_pylist())),
     }
+
     columns = ["source", "queue_id", "queue_offset"]
     is_delivered = pc.field("action") == "DELIVERED"
     delivered = read_rows(lake, "deliveries", columns, since, is_delivered)
@@ -124,58 +145,71 @@ def _messages(lake: Lake, table: str, until: Bounds) -> pa.Table:
 
 
 def _halves(lake: Lake, copies_table: str, until: Bounds) -> pa.Table:
-    """Returns the halves of the state that are given up: those that can be ended or re-armed."""
+    """Returns the discarded halves of the state, which can still be ended or re-armed."""
     state = state_of(lake)
     dead = state.filter(pc.is_valid(state["discard_cause"]))
     offsets = sorted(set(dead["queue_offset"].to_pylist()))
-    is_discard = pc.field("outcome") == DISCARDED
+
     bounds: Bounds = {**until, "queue_offset": offsets}
+
+    is_discard = pc.field("outcome") == DISCARDED
     discards = read_rows(lake, "outcomes", _DISCARD, bounds, is_discard)
+
     columns = ["half_queue_id", "half_queue_offset", "keys"]
     copies = read_rows(lake, copies_table, columns, {**until, "half_queue_offset": offsets})
     return run(_HALVES, dead=dead, discards=discards, copies=copies)
 
 
-def rearmed_halves(lake: Lake, until: Bounds) -> pa.Table:
-    """Returns every half that was re-armed: the one that was named, and its whole set.
+def read_rearmed(lake: Lake, until: Bounds) -> pa.Table:
+    """Returns every half that was re-armed: the half that a command named, and its whole set.
 
-    Input: which epochs. Output: queue_id, queue_offset, epoch.
+    Input: the epochs. Output: queue_id, queue_offset, epoch.
     """
-    where = pc.field("result") == "rearmed"
-    commands = read_rows(lake, "admin", ["target", "epoch"], until, where).to_pylist()
+    is_rearmed = pc.field("result") == "rearmed"
+    commands = read_rows(lake, "admin", ["target", "epoch"], until, is_rearmed).to_pylist()
     targets = [(read_target(command["target"]), command["epoch"]) for command in commands]
-    named = [(t.queue_id, t.queue_offset, e) for t, e in targets if isinstance(t, RecordTarget)]
+    named = [
+        (target.queue_id, target.queue_offset, epoch)
+        for target, epoch in targets
+        if isinstance(target, RecordTarget)
+    ]
     places = {(queue_id, queue_offset) for queue_id, queue_offset, _ in named}
+
     bounds: Bounds = {"queue_offset": sorted({offset for _, offset in places})}
-    columns = ["queue_id", "queue_offset", "producer_group", "transaction_id", "tran_size",
-               "error"]  # fmt: skip
-    found = read_rows(lake, "half", columns, bounds).to_pylist()
-    halves = {(half["queue_id"], half["queue_offset"]): half for half in found}
+    columns = ["queue_id", "queue_offset", "producer_group", "transaction_id", "tran_size", "error"]
+    records = read_rows(lake, "half", columns, bounds).to_pylist()
+    halves = {(half["queue_id"], half["queue_offset"]): half for half in records}
+
     ids = {halves[place]["transaction_id"] for place in places if set_key(halves[place])}
     members = read_rows(lake, "half", columns, {"transaction_id": sorted(ids)}).to_pylist()
+
     rows = []
     for queue_id, queue_offset, epoch in named:
-        of_set = set_key(halves[(queue_id, queue_offset)])
-        offsets = [m["queue_offset"] for m in members if of_set and set_key(m) == of_set]
+        key = set_key(halves[(queue_id, queue_offset)])
+        offsets = [member["queue_offset"] for member in members if key and set_key(member) == key]
+
         rows += [
             {"queue_id": queue_id, "queue_offset": offset, "epoch": epoch}
             for offset in offsets or [queue_offset]
         ]
+
     return pa.Table.from_pylist(rows, schema=_REARMED)
 
 
 def require_undeliverable(lake: Lake, target: UndeliverableTarget) -> None:
-    """Refuse an offset of TRANS_UNDELIVERABLE_TOPIC at which nothing stands yet.
+    """Raises OperatorError for an offset of TRANS_UNDELIVERABLE_TOPIC that has no message yet.
 
-    Errors: OperatorError; BrokenLakeError.
+    Errors: BrokenLakeError.
     """
     epoch, _ = latest_committed(lake)
     table = _tables(lake, epoch).get(UNDELIVERABLE_TOPIC)
+
     if table is not None:
         require_readable(lake, [table])
         bounds: Bounds = {"epoch": (None, epoch), "queue_offset": [target.queue_offset]}
         if read_rows(lake, table, ["queue_offset"], bounds).num_rows:
             return
+
     raise OperatorError(
         f"there is no offset {target.queue_offset} in {UNDELIVERABLE_TOPIC} of the lake "
         f"{lake.path}: nothing was written"

@@ -1,6 +1,6 @@
-"""How a lake stands, in one look: few rows, few columns, whatever its size.
+"""The facts of a lake, of Kafka and of the settings: few rows and columns at any size.
 
-Facts that Kafka alone knows are None where it was not asked.
+Facts from Kafka are None if Kafka was not queried.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from checker.frames_ops.sql import run
 from pipelines.epoch.recorded_state import read_state
 from pipelines.explain.rows import Row
 from pipelines.health.consumers import read_unread
-from pipelines.health.dead_letters import undeliverable
+from pipelines.health.dead_letters import count_undeliverable
 from pipelines.health.groups import read_groups
 from pipelines.settings import HealthSettings
 from storage.lake.aging import snapshot_before
@@ -28,7 +28,7 @@ from storage.lake.pruned import Bounds, read_rows
 from storage.rows import instant, milliseconds
 
 HOUR_MS: Final = 3_600_000
-_EPOCHS = 100  # whose times are told
+_EPOCHS = 100  # the newest epochs, of which `steps` tells the times
 
 _STEPS = """
 WITH times AS (
@@ -47,9 +47,9 @@ SELECT count(*) AS halves, min(stored_at) AS oldest_at FROM state WHERE discard_
 class TopicLag:
     """How far the job is behind one topic. Units: ms.
 
-    `oldest_at`: when the broker stored the first record that is not landed; None: there is none, or
-    Kafka did not hand it out in time. `makes_epochs`: whether its records make an epoch; PINGs of
-    the job's own in the admin topic do not.
+    `oldest_at`: when the broker stored the first record that is not landed; None if there is none,
+    or if Kafka did not return it in time. `makes_epochs`: whether its records make an epoch; the
+    job's own PINGs in the admin topic do not.
     """
 
     topic: str
@@ -68,7 +68,7 @@ class Drivers:
 
 @dataclass(frozen=True)
 class KafkaFacts:
-    """What Kafka says: the fields of `Facts` of these names."""
+    """The facts from Kafka: the fields of `Facts` of these names."""
 
     start_trouble: str | None
     lags: Sequence[TopicLag] | None
@@ -78,15 +78,15 @@ class KafkaFacts:
 
 @dataclass(frozen=True)
 class LakeFacts:
-    """What the lake's tables say. Units: ms, bytes.
+    """The facts from the lake's tables. Units: ms, bytes.
 
-    `epoch_at`: of the newest committed epoch; None: there is none yet. `owner`: who planned it.
-    `groups`: rows of `groups.COLUMNS`; `unread`: of `consumers.UNREAD_COLUMNS`. `recent_discards`:
+    `epoch_at`: of the newest committed epoch; None before the first. `owner`: its planner.
+    `groups`: rows of `groups.COLUMNS`; `unread`: of `consumers.UNREAD_COLUMNS`. `given_up`:
     halves discarded in the last hour. `discarded`: halves that a late end or RESUME can still end,
     the oldest stored at `discarded_oldest_at`. `steps`: step, p50_ms, p99_ms of the newest epochs.
-    `state_rows`, `state_bytes`: what the job holds in memory, as its newest epoch counted it; None:
-    it did not. `free_bytes`: None in an object store. `floor_at`: `epoch_at` of the floor; None:
-    there is none yet.
+    `state_rows`, `state_bytes`: the job's state in memory, as its newest epoch counted it; None
+    if it did not. `free_bytes`: None in an object store. `floor_at`: `epoch_at` of the floor; None
+    before the first.
     """
 
     path: str
@@ -96,7 +96,7 @@ class LakeFacts:
     owner: str | None = None
     groups: Sequence[Row] = ()
     unread: Sequence[Row] = ()
-    recent_discards: int = 0
+    given_up: int = 0
     undeliverable: int = 0
     delayed: int = 0
     next_delayed_at: int | None = None
@@ -119,19 +119,20 @@ class LakeFacts:
     @property
     def oldest_at(self) -> int | None:
         """Returns when the oldest half that waits was stored."""
-        found = [group["oldest_at"] for group in self.groups if group["oldest_at"] is not None]
-        return min(found, default=None)
+        instants = [group["oldest_at"] for group in self.groups if group["oldest_at"] is not None]
+        return min(instants, default=None)
 
 
 @dataclass(frozen=True)
 class Facts:
     """All that is known: of the lake, of Kafka, of the settings. Units: ms.
 
-    `lags`, `drivers`, `groups_without_topic`: None where Kafka was not asked, or `kafka_trouble`
-    says why it did not answer; `is_kafka_away`: it is known not to. `start_trouble`: why a start is
-    refused, as Kafka's topics stand. `groups_without_topic`: those of the lake that have halves
-    pending and no check topic. `retention_ms`: the settings' [lake] retention_ms; None without
-    settings. `limits`: the settings' [health]; their defaults without settings.
+    `lags`, `drivers`, `groups_without_topic`: None if Kafka was not queried, or did not answer;
+    `kafka_trouble` says why it did not. `is_kafka_away`: Kafka is known not to answer.
+    `start_trouble`: why a start is refused, as Kafka's topics are now. `groups_without_topic`:
+    those of the lake that have halves pending and no check topic. `retention_ms`: the settings'
+    [lake] retention_ms; None without settings. `limits`: the settings' [health]; their defaults
+    without settings.
     """
 
     lake: LakeFacts
@@ -156,35 +157,44 @@ class Facts:
         """Returns how long the oldest of these records has waited; None: not known."""
         if self.lags is None:
             return None
+
         waiting = [lag for lag in self.lags if lag.makes_epochs and lag.records]
         known = [lag.oldest_at for lag in waiting if lag.oldest_at is not None]
+
         if waiting and not known:
             return None
+
         return max(0, self.lake.now_ms - min(known)) if known else 0
 
 
 def lake_facts(lake: Lake, now_ms: int) -> LakeFacts:
-    """Returns what the lake's tables say at the newest committed epoch.
+    """Returns the facts from the lake's tables at the newest committed epoch.
 
     Errors: BrokenLakeError.
     """
     free, disk = _disk(lake)
     empty = LakeFacts(lake.path, now_ms, free_bytes=free, disk_bytes=disk)
+
     newest = lake.max_value("epochs", "epoch")
     if newest is None:
         return empty
+
     columns = ["epoch", "state", "epoch_at", "owner", "step_ms", "work"]
     rows = read_rows(lake, "epochs", columns, {"epoch": (newest - _EPOCHS, newest)})
     committed = rows.filter(pc.equal(rows["state"], COMMITTED)).sort_by("epoch")
     if committed.num_rows == 0:
         return empty
+
     last = committed.slice(committed.num_rows - 1).to_pylist()[0]
-    epoch, work = last["epoch"], dict(last["work"] or ())
+    epoch = last["epoch"]
+    work = dict(last["work"] or ())
     plan = _plan(lake, epoch)
     snapshot = snapshot_before(lake, epoch)
     state = read_state(lake, "pending", epoch, snapshot)
     delayed = read_state(lake, "delayed", epoch, snapshot)
+
     (discarded,) = run(_DISCARDED, state=state).to_pylist()
+
     return LakeFacts(
         path=lake.path,
         now_ms=now_ms,
@@ -193,8 +203,8 @@ def lake_facts(lake: Lake, now_ms: int) -> LakeFacts:
         owner=last["owner"],
         groups=read_groups(lake, state, now_ms),
         unread=read_unread(lake, now_ms),
-        recent_discards=_recent_discards(lake, epoch, now_ms),
-        undeliverable=undeliverable(lake),
+        given_up=_recent_discards(lake, epoch, now_ms),
+        undeliverable=count_undeliverable(lake),
         delayed=delayed.num_rows,
         next_delayed_at=pc.min(delayed["deliver_at"]).as_py(),
         discarded=discarded["halves"],
@@ -217,9 +227,9 @@ def _plan(lake: Lake, epoch: int) -> Plan:
 
 
 def _epoch_at(lake: Lake, epoch: int) -> int | None:
-    """Returns `epoch_at` of an epoch; None if it is not there."""
-    found: pa.Table = read_rows(lake, "epochs", ["epoch_at"], {"epoch": [epoch]})
-    return milliseconds(found["epoch_at"][0].as_py()) if found.num_rows else None
+    """Returns `epoch_at` of an epoch; None if the lake has no such epoch."""
+    rows: pa.Table = read_rows(lake, "epochs", ["epoch_at"], {"epoch": [epoch]})
+    return milliseconds(rows["epoch_at"][0].as_py()) if rows.num_rows else None
 
 
 def _recent_discards(lake: Lake, epoch: int, now_ms: int) -> int:
@@ -237,9 +247,10 @@ def _recent_discards(lake: Lake, epoch: int, now_ms: int) -> int:
 
 
 def _disk(lake: Lake) -> tuple[int | None, int | None]:
-    """Returns how many bytes are free and there are on the lake's disk."""
+    """Returns the free bytes and all bytes of the lake's disk; None if they are not known."""
     if not lake.place.is_local:
         return None, None
+
     try:
         usage = shutil.disk_usage(lake.path)
     except OSError:

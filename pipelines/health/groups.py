@@ -1,8 +1,8 @@
-"""Producer groups: what they have pending, when they were asked, whether they answer.
+"""Producer groups: their pending halves, their newest checks, and whether they answer.
 
-A check is unanswered when ANSWER_MS have passed and its half was neither ended, by its group or an
-operator, nor has a later answer. `txlake groups` and the problem `group_silent` read that from the
-lake, the metrics count it epoch by epoch (`pipelines/metrics/groups.py`).
+A check is unanswered if ANSWER_MS have passed, no operation of its group or an operator has ended
+its half, and the half has no later answer. `txlake groups` and the problem `group_silent` read that
+from the lake, the metrics count it epoch by epoch (`pipelines/metrics/groups.py`).
 """
 
 from __future__ import annotations
@@ -20,16 +20,22 @@ from storage.lake.pruned import Bounds, read_rows
 from storage.rows import instant
 
 COLUMNS: Final = (
-    "producer_group", "members", "pending", "oldest_at", "asked_at", "answered_at", "unanswered",
+    "producer_group",
+    "members",
+    "pending",
+    "oldest_at",
+    "asked_at",
+    "answered_at",
+    "unanswered",
     "of_checks",
-)  # fmt: skip
+)
 NEWEST_CHECKS: Final = 5
 # A check that was sent just now cannot be answered yet.
 ANSWER_MS: Final = 60_000
 # Beyond that a check tells nothing new: attempts are at most an hour apart, or check_interval_ms.
 _LOOK_BACK_MS: Final = 86_400_000
-# So many checks are looked at, about: a group that was asked before the newest of them and has
-# nothing pending is not told.
+# About the number of checks that are read: a group whose checks are older than the newest of them,
+# and that has nothing pending, is left out.
 CHECKS_MAX: Final = 200_000
 _CHECK = ["queue_id", "queue_offset", "arm", "producer_group", "sent_at", "epoch"]
 _OUTCOME = ["queue_id", "queue_offset", "arm", "cause", "decided_at"]
@@ -85,12 +91,13 @@ ORDER BY pending DESC, 1
 
 
 def read_groups(lake: Lake, state: pa.Table, now_ms: int) -> list[Row]:
-    """Returns the groups that have something pending or were asked lately. Output: COLUMNS; ms.
+    """Returns the groups with pending halves or recent checks. Output: COLUMNS; ms.
 
-    Input: `state` of `transactions.state_of`. `members` is for Kafka to say (`health.kafka`).
+    Input: `state` of `transactions.state_of`. `members` stays null: Kafka knows it, not the lake
+    (`health.kafka`).
     `unanswered`: of the newest NEWEST_CHECKS checks that were sent at least ANSWER_MS ago.
     At most about CHECKS_MAX checks of the last day are read, the newest.
-    `answered_at`: the newest answer to what was asked lately, or is pending.
+    `answered_at`: the newest answer to these checks, or of a pending half.
     """
     epoch, _ = latest_committed(lake)
     checks, answers = read_answers(lake, epoch, state, now_ms)
@@ -99,9 +106,9 @@ def read_groups(lake: Lake, state: pa.Table, now_ms: int) -> list[Row]:
 
 
 def read_answers(lake: Lake, epoch: int, state: pa.Table, now_ms: int) -> tuple[pa.Table, pa.Table]:
-    """Returns the checks of the last day up to an epoch, and the newest of each group with answers.
+    """Returns the checks of the last day, and the newest of each group with their answers.
 
-    Input: `state`: HALVES after that epoch.
+    Input: the last epoch; `state`: HALVES after that epoch.
     Output: columns of `checks`; the same and is_young, is_answered, last_answer_at, own_at (when
     the group ended the half itself): NEWEST_CHECKS that are ANSWER_MS old, and as many younger ones
     of each epoch.
@@ -112,12 +119,14 @@ def read_answers(lake: Lake, epoch: int, state: pa.Table, now_ms: int) -> tuple[
         "epoch": (first, epoch),
     }
     checks = read_rows(lake, "checks", _CHECK, lately)
+
     newest = run(_NEWEST, {"newest": NEWEST_CHECKS, "until_at": now_ms - ANSWER_MS}, checks=checks)
     bounds: Bounds = {
         "epoch": (pc.min(newest["epoch"]).as_py() or 0, epoch),
         "queue_offset": sorted(set(newest["queue_offset"].to_pylist())),
     }
+
     outcomes = read_rows(lake, "outcomes", _OUTCOME, bounds)
-    return checks, run(
-        _ANSWERS, {"wanted": WANTED_ENDS}, newest=newest, state=state, outcomes=outcomes
-    )
+    values = {"wanted": WANTED_ENDS}
+    answers = run(_ANSWERS, values, newest=newest, state=state, outcomes=outcomes)
+    return checks, answers

@@ -1,6 +1,6 @@
-"""What became of a lake over time, as its epochs say: rates, lag, what was pending, how long.
+"""The history of a lake, as its epochs record it: rates, lag, pending halves, times.
 
-Epochs are put into buckets of equal time, so that a curve has few points whatever was asked for.
+Epochs are put into buckets of equal time, so that a curve has few points for any span.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 
 from checker.frames_ops.sql import run
 from pipelines.explain.rows import Row, latest_committed
-from pipelines.health.dead_letters import rearmed_halves
+from pipelines.health.dead_letters import read_rearmed
 from storage.lake.epochs import COMMITTED, PLANNED
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_rows
 from storage.rows import instant
 
 BUCKETS: Final = 120
-# A day of epochs every 20 s; of a busier lake the newest so many are shown.
+# A day of epochs every 20 s; of a busier lake the newest EPOCHS_MAX are shown.
 EPOCHS_MAX: Final = 4_000
 _EPOCH = ["epoch", "state", "epoch_at", "counts", "step_ms", "work"]
 _ENDED = ["epoch", "cause"]
@@ -29,9 +29,9 @@ _BEHIND = """
 SELECT p.epoch, CAST(sum(r.end_offset - r.to_offset) AS BIGINT) AS waiting
 FROM plans p, unnest(p.ranges) AS u(r) GROUP BY p.epoch
 """
-# Halves that left `pending` but were not pending before: a late end finds a half that was given up.
+# Halves that left `pending` but were not pending before: a late end finds a discarded half.
 _EPOCHS = """
-WITH said AS (
+WITH recorded AS (
   SELECT epoch, epoch_ms(epoch_at) AS decided_at,
     coalesce(counts['landed_half'], 0) AS landed,
     coalesce(counts['unreadable_half'], 0) AS unreadable,
@@ -44,12 +44,12 @@ WITH said AS (
 SELECT s.*, coalesce(b.waiting, 0) AS waiting,
   s.landed - s.unreadable - s.committed - s.rolled_back - s.given_up
     + coalesce(l.ends, 0) + coalesce(a.halves, 0) AS more_pending
-FROM said s
+FROM recorded s
 LEFT JOIN behind b ON s.epoch = b.epoch
 LEFT JOIN (SELECT epoch, count(*) AS ends FROM late GROUP BY epoch) l ON s.epoch = l.epoch
 LEFT JOIN (SELECT epoch, count(*) AS halves FROM rearmed GROUP BY epoch) a ON s.epoch = a.epoch
 """
-# Pending after an epoch is what is pending now without what the later epochs added.
+# Pending after an epoch: pending now, less what later epochs have added.
 _BUCKETS = """
 WITH counted AS (
   SELECT *, $pending - coalesce(sum(more_pending) OVER
@@ -69,7 +69,7 @@ FROM counted WHERE decided_at >= $from_at GROUP BY bucket ORDER BY bucket
 
 @dataclass(frozen=True)
 class History:
-    """Some time of a lake in buckets; one without an epoch is missing. Units: ms.
+    """A span of a lake's time in buckets; a bucket without an epoch is missing. Units: ms.
 
     `buckets`: bucket, epochs, waiting, lag_ms, pending, landed, ended, given_up, p50_ms, max_ms.
     `is_cut`: older epochs of that time are left out.
@@ -89,18 +89,25 @@ def read_history(lake: Lake, now_ms: int, span_ms: int, pending: int) -> History
         "epoch": (newest - EPOCHS_MAX + 1, newest),
         "epoch_at": (instant(now_ms - span_ms), None),
     }
+
     rows = read_rows(lake, "epochs", _EPOCH, bounds)
     plans = read_rows(lake, "epochs", ["epoch", "ranges"], {**bounds, "state": [PLANNED]})
     first = pc.min(rows["epoch"]).as_py() or 0
-    some: Bounds = {"epoch": (first, newest)}
-    late = read_rows(lake, "outcomes", _ENDED, some, pc.field("cause") == "late_end")
+    read_bounds: Bounds = {"epoch": (first, newest)}
+    late = read_rows(lake, "outcomes", _ENDED, read_bounds, pc.field("cause") == "late_end")
     epochs = run(
-        _EPOCHS, {"committed": COMMITTED, "epoch": newest}, rows=rows, late=late,
-        behind=run(_BEHIND, plans=plans), rearmed=rearmed_halves(lake, some),
-    )  # fmt: skip
+        _EPOCHS,
+        {"committed": COMMITTED, "epoch": newest},
+        rows=rows,
+        late=late,
+        behind=run(_BEHIND, plans=plans),
+        rearmed=read_rearmed(lake, read_bounds),
+    )
+
     is_cut = epochs.num_rows >= EPOCHS_MAX
     from_at = pc.min(epochs["decided_at"]).as_py() if is_cut else now_ms - span_ms
     bucket_ms = max(1, -(-(now_ms - from_at) // BUCKETS))
+
     values = {"from_at": from_at, "bucket_ms": bucket_ms, "buckets": BUCKETS, "pending": pending}
     buckets = run(_BUCKETS, values, epochs=epochs).to_pylist()
     return History(from_at, now_ms, bucket_ms, buckets, is_cut)

@@ -1,4 +1,4 @@
-"""What Kafka alone knows: how far behind the job is, and who listens for checks."""
+"""The facts that only Kafka has: how far behind the job is, and who listens for checks."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _RECORD_BYTES = 65_536
 
 
 def start_trouble(settings: Settings, last: Plan | None) -> str | None:
-    """Returns why a job on this lake refuses Kafka's topics as they stand; None if it does not.
+    """Returns why a job on this lake refuses Kafka's topics as they are; None if it does not.
 
-    Input: the newest plan of the lake; None: there is none, and the job makes what is missing.
+    Input: the newest plan of the lake; None before the first: the job creates missing topics then.
     Errors: KafkaAwayError.
     """
     if last is None:
@@ -43,77 +43,97 @@ def start_trouble(settings: Settings, last: Plan | None) -> str | None:
     return None
 
 
-def lags(settings: Settings, last: Plan | None) -> list[TopicLag]:
+def topic_lags(settings: Settings, last: Plan | None) -> list[TopicLag]:
     """Returns how far the job is behind each of its topics.
 
-    Input: the newest plan of the lake; None: there is none.
+    Input: the newest plan of the lake; None before the first.
     Errors: KafkaAwayError; LostInputError when this is another cluster than the lake's.
     """
     names = settings.kafka.topics()
     kafka = KafkaAdmin(settings, names)
+
     if last is not None and last.cluster_id and kafka.cluster_id() != last.cluster_id:
         raise LostInputError(
             f"this is another Kafka cluster than {last.cluster_id}, which the lake was made from; "
             "check bootstrap_servers"
         )
+
     ends = kafka.end_offsets(kafka.places())
-    landed = {} if last is None else last.landed()
-    first = kafka.beginning_offsets(place for place in ends if place not in landed)
-    starts = {place: landed.get(place, first.get(place, 0)) for place in ends}
-    behind = {place: start for place, start in starts.items() if start < ends[place]}
-    oldest = _oldest(settings.kafka, behind)
+    next_offsets = {} if last is None else last.landed()
+    first = kafka.beginning_offsets(
+        partition for partition in ends if partition not in next_offsets
+    )
+    starts = {partition: next_offsets.get(partition, first.get(partition, 0)) for partition in ends}
+    behind = {partition: start for partition, start in starts.items() if start < ends[partition]}
+
+    oldest = _oldest_stored_at(settings.kafka, behind)
+
     return [
         TopicLag(
             topic,
-            sum(ends[place] - start for place, start in behind.items() if place[0] == topic),
-            min((at for place, at in oldest.items() if place[0] == topic), default=None),
-            kind != ADMIN,
+            records=sum(
+                ends[partition] - start
+                for partition, start in behind.items()
+                if partition[0] == topic
+            ),
+            oldest_at=min(
+                (at for partition, at in oldest.items() if partition[0] == topic), default=None
+            ),
+            makes_epochs=kind != ADMIN,
         )
         for kind, topic in names.items()
     ]
 
 
-def _oldest(kafka: KafkaSettings, starts: Mapping[Partition, int]) -> dict[Partition, int]:
-    """Returns when the first record from an offset on was stored, for each partition; ms."""
+def _oldest_stored_at(
+    kafka: KafkaSettings, starts: Mapping[Partition, int]
+) -> dict[Partition, int]:
+    """Returns when the first record at or after an offset was stored, for each partition; ms."""
     if not starts:
         return {}
-    consumer = Consumer({
-        **client_config(kafka.bootstrap_servers, kafka.client),
-        "group.id": "txlake-status",  # it commits nothing and joins no group
-        "enable.auto.commit": False,
-        "allow.auto.create.topics": False,
-        "isolation.level": "read_uncommitted",
-        "fetch.message.max.bytes": _RECORD_BYTES,
-    })  # fmt: skip
-    found: dict[Partition, int] = {}
+
+    consumer = Consumer(
+        {
+            **client_config(kafka.bootstrap_servers, kafka.client),
+            "group.id": "txlake-status",  # it commits nothing and joins no group
+            "enable.auto.commit": False,
+            "allow.auto.create.topics": False,
+            "isolation.level": "read_uncommitted",
+            "fetch.message.max.bytes": _RECORD_BYTES,
+        }
+    )
+
+    stored_at: dict[Partition, int] = {}
+
     try:
-        consumer.assign([TopicPartition(*place, start) for place, start in starts.items()])
+        consumer.assign([TopicPartition(*partition, start) for partition, start in starts.items()])
         deadline = time.monotonic() + _OLDEST_S
-        while len(found) < len(starts) and time.monotonic() < deadline:
+        while len(stored_at) < len(starts) and time.monotonic() < deadline:
             message = consumer.poll(_POLL_S)
             if message is None or message.error() is not None:
                 continue
-            place = str(message.topic()), int(message.partition() or 0)
-            if place not in found:
-                found[place] = int(message.timestamp()[1])
-                consumer.pause([TopicPartition(*place)])
+
+            partition = str(message.topic()), int(message.partition() or 0)
+            if partition not in stored_at:
+                stored_at[partition] = int(message.timestamp()[1])
+                consumer.pause([TopicPartition(*partition)])
     finally:
         consumer.close()
-    return found
+    return stored_at
 
 
 def groups_without_topic(settings: Settings, groups: Iterable[str]) -> list[str]:
-    """Returns the producer groups that have no check topic; none where nobody is ever asked.
+    """Returns the producer groups that have no check topic; none if no checks are ever sent.
 
     Errors: KafkaAwayError.
     """
     prefix = settings.kafka.check_topic_prefix
-    wanted = {group: check_topic(group, prefix) for group in groups}
-    if not wanted or settings.transaction.check_max == 0:
+    check_topics = {group: check_topic(group, prefix) for group in groups}
+    if not check_topics or settings.transaction.check_max == 0:
         return []
 
-    there = Cluster(settings.kafka.bootstrap_servers, settings.kafka.client).topics().topics
-    return sorted(group for group, topic in wanted.items() if topic not in there)
+    topics = Cluster(settings.kafka.bootstrap_servers, settings.kafka.client).topics().topics
+    return sorted(group for group, topic in check_topics.items() if topic not in topics)
 
 
 def members_of(kafka: KafkaSettings, groups: Iterable[str]) -> dict[str, int]:
@@ -128,14 +148,16 @@ def members_of(kafka: KafkaSettings, groups: Iterable[str]) -> dict[str, int]:
         return {}
 
     cluster = Cluster(kafka.bootstrap_servers, kafka.client)
-    cluster.topics()  # says why if Kafka is away, before groups are asked for
-    found = {}
-    asked = cluster.admin.describe_consumer_groups(
+    cluster.topics()  # raises the reason if Kafka is away, before groups are described
+
+    members = {}
+    replies = cluster.admin.describe_consumer_groups(
         sorted(readers), request_timeout=REQUEST_TIMEOUT_S
     )
-    for name, future in asked.items():
+
+    for name, future in replies.items():
         try:
-            found[readers[name]] = len(future.result(timeout=REQUEST_TIMEOUT_S).members)
+            members[readers[name]] = len(future.result(timeout=REQUEST_TIMEOUT_S).members)
         except (KafkaException, FutureTimeoutError):
             continue
-    return found
+    return members

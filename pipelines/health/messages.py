@@ -18,9 +18,20 @@ from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_rows
 
 COLUMNS: Final = (
-    "queue_id", "queue_offset", "stored_at", "born_at", "producer_group", "transaction_id",
-    "real_topic", "reason", "keys", "tags", "properties", "body", "epoch",
-)  # fmt: skip
+    "queue_id",
+    "queue_offset",
+    "stored_at",
+    "born_at",
+    "producer_group",
+    "transaction_id",
+    "real_topic",
+    "reason",
+    "keys",
+    "tags",
+    "properties",
+    "body",
+    "epoch",
+)
 _PLACE: Final = ("epoch", "queue_id", "queue_offset")
 _IN_ORDER: Final = [(name, "ascending") for name in _PLACE]
 
@@ -29,7 +40,7 @@ Ranges = Mapping[int, tuple[int, int]]  # by queue: from an offset on, up to ano
 
 @dataclass(frozen=True)
 class Choice:
-    """Which messages are meant: at most `limit`, the oldest, or the newest ones with `is_tail`.
+    """The messages to read: at most `limit`, the oldest, or the newest ones with `is_tail`.
 
     None: all. `keys`: the whole KEYS of a message, or one of their words.
     """
@@ -42,53 +53,60 @@ class Choice:
 
 
 def read_messages(lake: Lake, topic: str, choice: Choice) -> tuple[pa.Table, bool]:
-    """Returns messages in the order of their delivery, and whether more are meant.
+    """Returns messages in the order of their delivery, and whether the choice has more.
 
-    Output: COLUMNS, sorted by epoch, queue and offset. No row of an epoch that is not committed.
+    Output: COLUMNS, sorted by epoch, queue and offset. Only rows of committed epochs.
     Errors: OperatorError when there is no such topic or queue; BrokenLakeError.
     """
     ranges = _ranges(lake, topic, choice)
     (number,) = (row["table_id"] for row in catalog(lake) if row["topic"] == topic)
-    table, epoch = f"topics/{number}", latest_committed(lake)[0]
+    epoch, _ = latest_committed(lake)
+    table = f"topics/{number}"
     columns = [*COLUMNS]
 
     if choice.keys is None:
-        # Offsets have no gaps: the messages that are meant are in as many offsets of each queue.
-        ends = {queue: _cut(*at, choice.limit, choice.is_tail) for queue, at in ranges.items()}
+        # Offsets have no gaps: `limit` offsets of each queue are enough.
+        ends = {
+            queue: _limit_range(begin, end, choice.limit, choice.is_tail)
+            for queue, (begin, end) in ranges.items()
+        }
         rows = _read(lake, table, columns, epoch, ends)
         count = sum(end - begin for begin, end in ranges.values())
     else:
-        where = pc.match_substring(pc.field("keys"), choice.keys)
-        found = _read(lake, table, [*_PLACE, "keys"], epoch, ranges, where)
-        rows = found.filter(pa.array(_has_keys(found["keys"].to_pylist(), choice.keys), pa.bool_()))
+        contains_keys = pc.match_substring(pc.field("keys"), choice.keys)
+        candidates = _read(lake, table, [*_PLACE, "keys"], epoch, ranges, contains_keys)
+        has_keys = _match_keys(candidates["keys"].to_pylist(), choice.keys)
+        rows = candidates.filter(pa.array(has_keys, pa.bool_()))
         count = rows.num_rows
 
-    chosen = _first(rows, choice)
+    chosen = _take(rows, choice)
     if choice.keys is not None:
-        places = chosen.select(["queue_id", "queue_offset"]).to_pylist()
-        at = [(row["queue_id"], row["queue_offset"]) for row in places]
-        chosen = _first(_at(lake, table, columns, epoch, at), choice)
+        rows_at = chosen.select(["queue_id", "queue_offset"]).to_pylist()
+        places = [(row["queue_id"], row["queue_offset"]) for row in rows_at]
+        chosen = _take(_read_at(lake, table, columns, epoch, places), choice)
+
     return chosen.select(columns), count > chosen.num_rows
 
 
 def _ranges(lake: Lake, topic: str, choice: Choice) -> dict[int, tuple[int, int]]:
-    """Returns the offsets of each queue that are meant."""
+    """Returns the offsets of each queue that the choice allows."""
     queues = {row["queue_id"]: row for row in read_queues(lake, topic)}
     if choice.queue_id is not None and choice.queue_id not in queues:
         raise OperatorError(
             f"topic {topic} has no queue {choice.queue_id}: it has {len(queues)}, 0 to "
             f"{len(queues) - 1}"
         )
-    least = choice.from_offset or 0
-    return {
-        queue: (begin, max(begin, row["end_offset"]))
-        for queue, row in queues.items()
-        if choice.queue_id in (None, queue)
-        for begin in (max(row["begin_offset"], least),)
-    }
+
+    minimum = choice.from_offset or 0
+    ranges = {}
+    for queue, row in queues.items():
+        if choice.queue_id in (None, queue):
+            begin = max(row["begin_offset"], minimum)
+            ranges[queue] = begin, max(begin, row["end_offset"])
+    return ranges
 
 
-def _cut(begin: int, end: int, limit: int, is_tail: bool) -> tuple[int, int]:
+def _limit_range(begin: int, end: int, limit: int, is_tail: bool) -> tuple[int, int]:
     return (max(begin, end - limit), end) if is_tail else (begin, min(end, begin + limit))
 
 
@@ -100,44 +118,50 @@ def _read(
     ranges: Ranges,
     where: pc.Expression | None = None,
 ) -> pa.Table:
-    """Returns the rows of committed epochs in some offsets of each queue."""
-    asked = {queue: at for queue, at in ranges.items() if at[0] < at[1]}
-    if not asked:
+    """Returns the rows of committed epochs in a range of offsets of each queue."""
+    filled = {queue: offsets for queue, offsets in ranges.items() if offsets[0] < offsets[1]}
+    if not filled:
         return lake.schema(table).empty_table().select([*columns])
-    begins, ends = zip(*asked.values(), strict=True)
+
+    begins, ends = zip(*filled.values(), strict=True)
     bounds: Bounds = {
         "epoch": (None, epoch),
-        "queue_id": sorted(asked),
+        "queue_id": sorted(filled),
         "queue_offset": (min(begins), max(ends) - 1),
     }
+
     queue, offset = pc.field("queue_id"), pc.field("queue_offset")
     within = functools.reduce(
         operator.or_,
-        [(queue == q) & (offset >= begin) & (offset < end) for q, (begin, end) in asked.items()],
+        [(queue == q) & (offset >= begin) & (offset < end) for q, (begin, end) in filled.items()],
     )
-    return read_rows(lake, table, columns, bounds, within if where is None else within & where)
+
+    if where is not None:
+        within &= where
+    return read_rows(lake, table, columns, bounds, within)
 
 
-def _at(
+def _read_at(
     lake: Lake, table: str, columns: Sequence[str], epoch: int, places: Sequence[tuple[int, int]]
 ) -> pa.Table:
-    """Returns the rows at some places."""
+    """Returns the rows at these places."""
     bounds: Bounds = {
         "epoch": (None, epoch),
         "queue_id": sorted({queue for queue, _ in places}),
         "queue_offset": sorted({offset for _, offset in places}),
     }
     rows = read_rows(lake, table, columns, bounds)
-    there = zip(rows["queue_id"].to_pylist(), rows["queue_offset"].to_pylist(), strict=True)
-    wanted = set(places)
-    return rows.filter(pa.array([place in wanted for place in there], pa.bool_()))
+
+    row_places = zip(rows["queue_id"].to_pylist(), rows["queue_offset"].to_pylist(), strict=True)
+    places_to_find = set(places)
+    return rows.filter(pa.array([place in places_to_find for place in row_places], pa.bool_()))
 
 
-def _has_keys(found: Sequence[str], keys: str) -> list[bool]:
-    return [text == keys or keys in text.split() for text in found]
+def _match_keys(texts: Sequence[str], keys: str) -> list[bool]:
+    return [text == keys or keys in text.split() for text in texts]
 
 
-def _first(rows: pa.Table, choice: Choice) -> pa.Table:
+def _take(rows: pa.Table, choice: Choice) -> pa.Table:
     """Returns the first rows, or the last ones, in the order of their delivery."""
     rows = rows.sort_by(_IN_ORDER)
     begin = max(0, rows.num_rows - choice.limit) if choice.is_tail else 0

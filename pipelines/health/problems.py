@@ -1,4 +1,4 @@
-"""The one table of problems: name, condition, limit, what helps, where it shows, its alert.
+"""The one table of problems: name, condition, limit, helpful command, page, alert.
 
 `txlake status`, the console, conf/alerts.yml, docs/operator.md and docs/metrics.md are made from
 it; a test compares them (`test_one_table_makes_all_that_names_a_problem`).
@@ -31,7 +31,7 @@ CRITICAL, WARNING = "critical", "warning"
 class Problem:
     """Something that an operator should look at.
 
-    `name`: the same everywhere; `words`: what is wrong, with its numbers; `command`: what helps.
+    `name`: the same everywhere; `words`: a sentence with its numbers; `command`: the remedy.
     """
 
     name: str
@@ -57,10 +57,10 @@ class Alert:
 class Rule:
     """One problem.
 
-    `condition` and `limit`: in words; `find` returns a sentence for each thing that is wrong, now.
-    `command`: what helps; `page`: of the console. `needs_kafka`, `needs_settings`: without them it
-    is not known. `setting`: of [health], where the limit is one: `txlake_problem_limit` serves it,
-    for the alert.
+    `condition` and `limit`: in words; `find` returns a sentence for each thing that is wrong now.
+    `command`: the one that helps; `page`: of the console. `needs_kafka`, `needs_settings`: without
+    them the problem's state is not known. `setting`: the key of [health] with the limit, if there
+    is one: `txlake_problem_limit` serves it for the alert.
     """
 
     name: str
@@ -273,22 +273,24 @@ RULES: Final = (
 
 
 def problems(facts: Facts) -> list[Problem]:
-    """Returns what is wrong, in the order of RULES."""
+    """Returns the present problems, in the order of RULES."""
     return [Problem(rule.name, words, rule.command) for rule in RULES for words in rule.find(facts)]
 
 
 def page_of(name: str) -> str:
-    """Returns the console's page where one looks at a problem."""
+    """Returns the console's page about a problem."""
     return next(rule.page for rule in RULES if rule.name == name)
 
 
-def unknown(facts: Facts) -> list[str]:
-    """Returns the names of the problems that cannot be told from what is known."""
-    told = {problem.name for problem in problems(facts)}
-    no_kafka, no_settings = facts.lags is None, facts.retention_ms is None
+def unknown_problems(facts: Facts) -> list[str]:
+    """Returns the names of the problems whose state is not known from these facts."""
+    present = {problem.name for problem in problems(facts)}
+    has_no_kafka = facts.lags is None
+    has_no_settings = facts.retention_ms is None
+
     return [
         rule.name
         for rule in RULES
-        if rule.name not in told
-        and ((rule.needs_kafka and no_kafka) or (rule.needs_settings and no_settings))
+        if rule.name not in present
+        and ((rule.needs_kafka and has_no_kafka) or (rule.needs_settings and has_no_settings))
     ]

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from pipelines.health.facts import Facts, LakeFacts
-from pipelines.health.problems import problems, unknown
+from pipelines.health.problems import problems, unknown_problems
 from pipelines.output import ago, printable, size, span, to_machine
 from txlake._counted import counted
 
@@ -18,18 +18,22 @@ _NOT_KNOWN = "not known"
 
 
 def lines(facts: Facts) -> list[str]:
-    """Returns the screen, line by line; texts of producers are escaped."""
+    """Returns the screen, line by line; texts from producers are escaped."""
     return [printable(line) for line in _lines(facts)]
 
 
 def _lines(facts: Facts) -> Iterator[str]:
-    not_told = unknown(facts)
+    unknown_names = unknown_problems(facts)
+
     yield headline(facts)
+
     for problem in problems(facts):
         yield f"  {problem.name}: {problem.words}"
         yield f"  {'':{len(problem.name)}}  -> {problem.command}"
-    if not_told:
-        yield f"  not known: {', '.join(not_told)} ({why_unknown(facts)})"
+
+    if unknown_names:
+        yield f"  not known: {', '.join(unknown_names)} ({why_unknown(facts)})"
+
     yield ""
     for name, text in status_lines(facts):
         yield f"{name:{_NAME}}{text}"
@@ -37,54 +41,70 @@ def _lines(facts: Facts) -> Iterator[str]:
 
 def headline(facts: Facts) -> str:
     """Returns whether all is well, in words."""
-    if found := problems(facts):
-        return counted(len(found), "problem")
-    return "no known problems" if unknown(facts) else "no problems"
+    known = problems(facts)
+    if known:
+        return counted(len(known), "problem")
+    return "no known problems" if unknown_problems(facts) else "no problems"
 
 
 def why_unknown(facts: Facts) -> str:
-    """Returns why some problems cannot be told."""
+    """Returns why the state of some problems is not known."""
     return facts.kafka_trouble or "--conf FILE tells how to ask Kafka, and the limits"
 
 
 def status_lines(facts: Facts) -> Iterator[tuple[str, str]]:
-    """Returns each fact's name and text; one without a name belongs to the fact before."""
+    """Returns each fact's name and text; a row without a name continues the fact before it."""
     lake = facts.lake
     yield "job", _job(facts, lake)
+
     if facts.drivers is not None:
         yield "standby", ", ".join(facts.drivers.standby) or "none"
+
     for number, lag in enumerate(facts.lags or ()):
         yield ("behind Kafka" if number == 0 else ""), _lag(lag, lake.now_ms)
     if facts.lags is None:
         yield "behind Kafka", _NOT_KNOWN
+
     yield "pending", _since(lake.pending, lake.oldest_at, lake.now_ms)
+
     waiting = [group for group in lake.groups if group["pending"] or group["unanswered"]]
+
     for group in waiting[:_GROUPS]:
         oldest = _since(group["pending"], group["oldest_at"], lake.now_ms)
         text = f"  {group['producer_group']}: {oldest}"
         if group["unanswered"]:
             text += f", newest checks unanswered: {group['unanswered']} of {group['of_checks']}"
         yield "", text
+
     if len(waiting) > _GROUPS:
         yield "", f"  {counted(len(waiting) - _GROUPS, 'more group')}: txlake groups"
+
     yield (
         "given up",
-        f"{lake.recent_discards} in the last hour; {lake.discarded} can still be ended",
+        f"{lake.given_up} in the last hour; {lake.discarded} can still be ended",
     )
+
     yield "undeliverable", str(lake.undeliverable)
+
     text = str(lake.delayed)
     if lake.next_delayed_at is not None:
         text += f", the next {ago(lake.next_delayed_at, lake.now_ms)}"
     yield "delayed", text
-    yield "epoch times", "; ".join(
+
+    times = [
         f"{step['step']} {step['p50_ms']} / {step['p99_ms']} ms" for step in lake.steps[:_STEPS]
-    ) or _NOT_KNOWN  # fmt: skip
+    ]
+    yield "epoch times", "; ".join(times) or _NOT_KNOWN
+
     if lake.state_rows is not None and lake.state_bytes is not None:
         yield "state", f"{counted(lake.state_rows, 'row')}, {size(lake.state_bytes)} in memory"
     if lake.free_bytes is not None and lake.disk_bytes is not None:
         yield "disk", f"{size(lake.free_bytes)} of {size(lake.disk_bytes)} free"
-    yield "floor", "none yet" if lake.floor_at is None else (
-        f"epoch {lake.floor_epoch}, {ago(lake.floor_at, lake.now_ms)}")  # fmt: skip
+
+    floor = "none yet"
+    if lake.floor_at is not None:
+        floor = f"epoch {lake.floor_epoch}, {ago(lake.floor_at, lake.now_ms)}"
+    yield "floor", floor
 
 
 def _job(facts: Facts, lake: LakeFacts) -> str:
@@ -111,10 +131,11 @@ def as_json(facts: Facts) -> dict[str, Any]:
     """Returns all facts and problems as plain values; instants as text."""
     lake = {name: value for name, value in vars(facts.lake).items() if name != "plan"}
     lags = None if facts.lags is None else [asdict(lag) for lag in facts.lags]
+
     return {
         "is_well": not problems(facts),
         "problems": [vars(problem) for problem in problems(facts)],
-        "unknown": unknown(facts),
+        "unknown": unknown_problems(facts),
         **{name: _plain(name, value) for name, value in lake.items()},
         "pending": facts.lake.pending,
         "oldest_at": _plain("oldest_at", facts.lake.oldest_at),
@@ -128,7 +149,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
 
 def _plain(name: str, value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return [_plain(name, one) for one in value]
+        return [_plain(name, item) for item in value]
     if isinstance(value, dict):
-        return {key: _plain(key, one) for key, one in value.items()}
+        return {key: _plain(key, item) for key, item in value.items()}
     return to_machine(name, value)

@@ -22,9 +22,16 @@ from storage.rows import milliseconds
 from txlake.protocol import FOREVER, UNDELIVERABLE_TOPIC
 
 COLUMNS: Final = (
-    "topic", "queues", "messages", "on_disk_bytes", "oldest_at", "newest_at", "keeps_ms",
-    "keeps_bytes", "table",
-)  # fmt: skip
+    "topic",
+    "queues",
+    "messages",
+    "on_disk_bytes",
+    "oldest_at",
+    "newest_at",
+    "keeps_ms",
+    "keeps_bytes",
+    "table",
+)
 QUEUE_COLUMNS: Final = ("topic", "queue_id", "begin_offset", "end_offset", "messages")
 
 _ENDS = """
@@ -35,9 +42,9 @@ GROUP BY ALL
 
 
 def read_topics(lake: Lake, default: Retention | None = None) -> list[Row]:
-    """Returns every topic in the order of its making. Output: COLUMNS; ms, -1: for ever.
+    """Returns every topic in the order of creation. Output: COLUMNS; ms, -1: for ever.
 
-    Input: the settings' retention; None: not known, and a topic without limits of its own has null.
+    Input: the settings' retention; None if it is not known: a topic without limits has null then.
     Errors: BrokenLakeError.
     """
     return [_topic(lake, row, default) for row in catalog(lake)]
@@ -58,7 +65,7 @@ def require_topic(lake: Lake, name: str) -> Row:
 
 
 def no_topic(lake: Lake, name: str) -> OperatorError:
-    """Returns the error about a topic that nobody has made."""
+    """Returns the error about a topic that does not exist."""
     return OperatorError(
         f"there is no topic {name!r} in the lake {lake.path}; `txlake topic list` names all"
         f"{did_you_mean(name, (row['topic'] for row in catalog(lake)))}"
@@ -68,12 +75,14 @@ def no_topic(lake: Lake, name: str) -> OperatorError:
 def _topic(lake: Lake, row: Row, default: Retention | None) -> Row:
     table = f"topics/{row['table_id']}"
     require_readable(lake, [table])
+
     files = lake.table(table).files()
     handle = lake.handle(table)
-    own = Retention(-2, -2).of(handle)  # -2: it has none of its own
+    own = Retention(-2, -2).of(handle)  # -2: the topic has no limit of its own
     if row["topic"] == UNDELIVERABLE_TOPIC:  # an operator can still resume each message
         own = Retention()
-    base = (None, None) if default is None else (default.ms, default.bytes)
+    default_ms, default_bytes = (None, None) if default is None else (default.ms, default.bytes)
+
     return {
         "topic": row["topic"],
         "queues": row["queue_count"],
@@ -81,30 +90,31 @@ def _topic(lake: Lake, row: Row, default: Retention | None) -> Row:
         "on_disk_bytes": pc.sum(files["size_bytes"]).as_py() or 0,
         "oldest_at": _statistic(files, "min.stored_at", pc.min),
         "newest_at": _statistic(files, "max.stored_at", pc.max),
-        "keeps_ms": own.ms if own.ms >= FOREVER else base[0],
-        "keeps_bytes": own.bytes if own.bytes >= FOREVER else base[1],
+        "keeps_ms": own.ms if own.ms >= FOREVER else default_ms,
+        "keeps_bytes": own.bytes if own.bytes >= FOREVER else default_bytes,
         "table": table,
     }
 
 
-def _statistic(files: pa.Table, column: str, of: object) -> int | None:
-    """Returns the least or the largest instant that the files' statistics tell; ms."""
+def _statistic(files: pa.Table, column: str, aggregate: object) -> int | None:
+    """Returns the minimum or maximum of an instant in the files' statistics; ms."""
     if files.num_rows == 0 or column not in files.column_names:
         return None
-    at = of(files[column]).as_py()  # type: ignore[operator]
+    at = aggregate(files[column]).as_py()  # type: ignore[operator]
     return None if at is None else milliseconds(at)
 
 
 def queue_ends(lake: Lake) -> dict[tuple[str, int], int]:
-    """Returns the offset that comes next of every real queue that has had a message.
+    """Returns the next offset of every real queue that has had a message.
 
-    Reads few columns of the newest rows of `epochs`: one in so many names every queue.
+    Reads few columns of the newest rows of `epochs`: one of every NAMED_EPOCHS_MAX names every
+    queue.
     """
     epoch, _ = latest_committed(lake)
     columns = ["epoch", "state", "next_offsets"]
     rows = read_rows(lake, "epochs", columns, {"epoch": (epoch - NAMED_EPOCHS_MAX, epoch)})
-    found = run(_ENDS, {"committed": COMMITTED, "epoch": epoch}, rows=rows).to_pylist()
-    return {(row["topic"], row["queue_id"]): row["next_offset"] for row in found}
+    ends = run(_ENDS, {"committed": COMMITTED, "epoch": epoch}, rows=rows).to_pylist()
+    return {(row["topic"], row["queue_id"]): row["next_offset"] for row in ends}
 
 
 def read_queues(lake: Lake, name: str) -> list[Row]:
@@ -112,12 +122,23 @@ def read_queues(lake: Lake, name: str) -> list[Row]:
 
     Errors: OperatorError when there is no such topic.
     """
-    found = require_topic(lake, name)
-    table, ends = f"topics/{found['table_id']}", queue_ends(lake)
+    row = require_topic(lake, name)
+    table = f"topics/{row['table_id']}"
+    ends = queue_ends(lake)
     require_readable(lake, [table])
+
     rows = []
-    for queue_id in range(found["queue_count"]):
-        begin, end = queue_floor(lake.handle(table), queue_id), ends.get((name, queue_id), 0)
-        rows.append({"topic": name, "queue_id": queue_id, "begin_offset": begin,
-                     "end_offset": end, "messages": end - begin})  # fmt: skip
+    for queue_id in range(row["queue_count"]):
+        begin = queue_floor(lake.handle(table), queue_id)
+        end = ends.get((name, queue_id), 0)
+        rows.append(
+            {
+                "topic": name,
+                "queue_id": queue_id,
+                "begin_offset": begin,
+                "end_offset": end,
+                "messages": end - begin,
+            }
+        )
+
     return rows

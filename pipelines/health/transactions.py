@@ -18,8 +18,8 @@ from storage.rows import instant
 from storage.wire.record_kinds import HALF
 from txlake.protocol import RecordTarget
 
-# `stored_at`: when the broker stored it, or when it was re-armed: its checks count from there.
-# `delivery`: of what is committed: where it is (topic:queue-offset), or undeliverable, delayed,
+# `stored_at`: when the broker stored the half, or when it was re-armed: its checks count from then.
+# `delivery`: of a committed message: its place (topic:queue-offset), or undeliverable, delayed,
 # cancelled.
 COLUMNS: Final = (
     "target",
@@ -36,12 +36,21 @@ COLUMNS: Final = (
     "ended_at",
     "first_stored_at",
 )
-# Of a page of the console the last is left out, of a table for people these.
+# A page of the console leaves out the last column, a table for people ONLY_DATA.
 SHOWN: Final = COLUMNS[:-1]
 ONLY_DATA: Final = ("checked_at", "last_answer_at", "first_stored_at")
 PENDING, UNREADABLE = "PENDING", "UNREADABLE"
-_HALF = ["queue_id", "queue_offset", "stored_at", "epoch", "producer_group", "transaction_id",
-         "real_topic", "keys", "error"]  # fmt: skip
+_HALF = [
+    "queue_id",
+    "queue_offset",
+    "stored_at",
+    "epoch",
+    "producer_group",
+    "transaction_id",
+    "real_topic",
+    "keys",
+    "error",
+]
 _PLACE = ["queue_id", "queue_offset", "stored_at"]
 _OUTCOME = [
     "queue_id",
@@ -117,7 +126,7 @@ ORDER BY stored_at, queue_id, queue_offset
 
 @dataclass(frozen=True)
 class Filters:
-    """Which transactions are meant; None: all. Units: ms.
+    """The transactions to list; None: no filter. Units: ms.
 
     `since_at`, `until_at`: of `stored_at`, both included; after a re-arm that is the re-arm's.
     """
@@ -141,13 +150,15 @@ def list_pending(lake: Lake, filters: Filters, limit: int | None = None) -> tupl
     Output: COLUMNS.
     """
     state = state_of(lake)
-    named = {name: value for name, value in vars(filters).items() if name != "keys"}
-    state = run(_CHOSEN, named, rows=state.filter(pc.is_null(state["discard_cause"])))
+    values = {name: value for name, value in vars(filters).items() if name != "keys"}
+    state = run(_CHOSEN, values, rows=state.filter(pc.is_null(state["discard_cause"])))
+
     if filters.keys is None:
         halves = _halves(lake, state.slice(0, limit))
     else:
         halves = _halves(lake, state)
         halves = halves.filter(pc.equal(halves["keys"], filters.keys))
+
     rows = _rows(
         run(
             _STATUS,
@@ -161,60 +172,69 @@ def list_pending(lake: Lake, filters: Filters, limit: int | None = None) -> tupl
 
 
 def list_stored(lake: Lake, filters: Filters, limit: int | None = None) -> tuple[list[Row], int]:
-    """Returns the halves of some time, whatever became of them, and how many there are.
+    """Returns the halves stored in a span of time, whatever their status, and how many there are.
 
     Output: COLUMNS; the newest of them where there are more than `limit`, the oldest first.
     """
     epoch, _ = latest_committed(lake)
     first = 0 if filters.since_at is None else _epoch_at(lake, filters.since_at)
     until: Bounds = {"epoch": (first, epoch)}
-    named = {"keys": filters.keys, "producer_group": filters.group, "real_topic": filters.topic}
-    # Of many halves few are shown: only of these is more read than when they were stored.
-    where = None
-    for name, value in named.items():
+    values = {"keys": filters.keys, "producer_group": filters.group, "real_topic": filters.topic}
+
+    # Of many halves few are shown: only for these all columns are read.
+    is_chosen = None
+    for name, value in values.items():
         if value is not None:
-            is_named = pc.field(name) == value
-            where = is_named if where is None else where & is_named
-    found = read_rows(lake, HALF, _PLACE, until, where)
+            has_value = pc.field(name) == value
+            is_chosen = has_value if is_chosen is None else is_chosen & has_value
+    stored = read_rows(lake, HALF, _PLACE, until, is_chosen)
+
     state = state_of(lake)
     times = {"since_at": filters.since_at, "until_at": filters.until_at}
-    chosen = run(_STORED, times, halves=found, state=state)
+    chosen = run(_STORED, times, halves=stored, state=state)
+
     shown = chosen.slice(max(0, chosen.num_rows - (limit or chosen.num_rows)))
-    of_shown: Bounds = {**until, "queue_offset": _offsets(shown)}
+    shown_bounds: Bounds = {**until, "queue_offset": _offsets(shown)}
+
     rows = run(
         _STATUS,
         halves=_halves(lake, shown, until),
         state=state,
-        outcomes=read_rows(lake, "outcomes", _OUTCOME, of_shown),
-        deliveries=read_rows(lake, "deliveries", _DELIVERY, of_shown, pc.field("source") == HALF),
+        outcomes=read_rows(lake, "outcomes", _OUTCOME, shown_bounds),
+        deliveries=read_rows(
+            lake, "deliveries", _DELIVERY, shown_bounds, pc.field("source") == HALF
+        ),
     )
     return _rows(rows), chosen.num_rows
 
 
 def _epoch_at(lake: Lake, at_ms: int) -> int:
-    """Returns the first epoch that can have landed what was stored at an instant, or later."""
+    """Returns the first epoch that can have landed a record stored at this instant or later."""
     bounds: Bounds = {"epoch_at": (instant(at_ms), None)}
-    found = pc.min(read_rows(lake, "epochs", ["epoch"], bounds)["epoch"]).as_py()
-    return 1 << 62 if found is None else int(found)
+    first = pc.min(read_rows(lake, "epochs", ["epoch"], bounds)["epoch"]).as_py()
+    return 1 << 62 if first is None else int(first)
 
 
 def _halves(lake: Lake, places: pa.Table, until: Bounds | None = None) -> pa.Table:
     """Returns the records of the halves at some places."""
-    found = read_rows(lake, HALF, _HALF, {**(until or {}), "queue_offset": _offsets(places)})
+    records = read_rows(lake, HALF, _HALF, {**(until or {}), "queue_offset": _offsets(places)})
     return run(
-        "SELECT h.* FROM found h SEMI JOIN places p "
+        "SELECT h.* FROM records h SEMI JOIN places p "
         "ON h.queue_id = p.queue_id AND h.queue_offset = p.queue_offset",
-        found=found, places=places,
-    )  # fmt: skip
+        records=records,
+        places=places,
+    )
 
 
 def _offsets(rows: pa.Table) -> list[int]:
     return sorted(set(rows["queue_offset"].to_pylist()))
 
 
-def _rows(found: pa.Table) -> list[Row]:
+def _rows(table: pa.Table) -> list[Row]:
     return [
-        {**{name: row[name] for name in COLUMNS[1:]},
-         "target": str(RecordTarget(HALF, row["queue_id"], row["queue_offset"]))}
-        for row in to_dicts(found)
-    ]  # fmt: skip
+        {
+            **{name: row[name] for name in COLUMNS[1:]},
+            "target": str(RecordTarget(HALF, row["queue_id"], row["queue_offset"])),
+        }
+        for row in to_dicts(table)
+    ]

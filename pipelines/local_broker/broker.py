@@ -1,8 +1,8 @@
 """A real Apache Kafka on loopback: one process, KRaft, broker and controller in one.
 
-It is for the demo, the tests and trying things out; a production lake names its own brokers. How it
-is started and ended: `pipelines/local_server/server.py`. The data folder is formatted, if it is
-new, before the first start.
+It is for the demo, the tests and trying things out; a production lake names its own brokers. Its
+start and end: `pipelines/local_server/server.py`. A new data folder is formatted before the first
+start.
 
     BrokerError    the broker did not start, or does not answer; the text has the end of its log
 """
@@ -64,8 +64,8 @@ _SERVER: dict[str, str | int] = {
     "share.coordinator.state.topic.num.partitions": 1,
     # A consumer group of one process has no others to wait for.
     "group.initial.rebalance.delay.ms": 0,
-    # After kill -9 the controller waits this long for the dead broker before it takes the new one
-    # in: 9 s by default.
+    # After kill -9 the controller waits this long for the dead broker before it accepts the new
+    # one: 9 s by default.
     "broker.session.timeout.ms": 3000,
     "broker.heartbeat.interval.ms": 500,
     # 128 MB by default, a quarter of our heap.
@@ -91,10 +91,14 @@ class Broker(LocalServer):
     ERROR = BrokerError
     JARS = "broker"
     JAVA_OPTIONS = (
-        "-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-Xshare:auto", "-Djava.awt.headless=true",
+        "-Xms128m",
+        "-Xmx512m",
+        "-XX:+UseSerialGC",
+        "-Xshare:auto",
+        "-Djava.awt.headless=true",
         # Keeps two brokers on a machine from meeting over a name in the network.
         "-Djava.net.preferIPv4Stack=true",
-    )  # fmt: skip
+    )
     PORTS = 2  # the broker's, the controller's
 
     def __init__(
@@ -115,9 +119,11 @@ class Broker(LocalServer):
         """Returns the address at which clients connect."""
         return f"{HOST}:{self.port}"
 
-    def _prepared(self, java_command: list[str]) -> list[str]:
+    def _prepare(self, java_command: list[str]) -> list[str]:
         self.data_folder.mkdir(parents=True, exist_ok=True)
-        broker, controller = f"BROKER://{self.bootstrap_servers}", f"{HOST}:{self._ports[1]}"
+        broker = f"BROKER://{self.bootstrap_servers}"
+        controller = f"{HOST}:{self._ports[1]}"
+
         settings = {
             **_SERVER,
             "listeners": f"{broker},CONTROLLER://{controller}",
@@ -128,34 +134,46 @@ class Broker(LocalServer):
             "replica.fetch.max.bytes": self._message_bytes_max,
             **self._properties,
         }
+
         server_properties = self.data_folder / "server.properties"
         server_properties.write_text(property_lines(settings), "utf-8")
         log4j2 = self.data_folder / "log4j2.yaml"
         log4j2.write_text(_LOG4J2, "utf-8")
+
         java, *options = java_command
         command = [java, f"-Dlog4j2.configurationFile={log4j2.as_uri()}", *options]
+
         self._format(command, server_properties)
         return [*command, "kafka.Kafka", str(server_properties)]
 
     def _format(self, command: list[str], server_properties: Path) -> None:
         if (self.data_folder / "logs" / "meta.properties").exists():
             return
+
         tool = [
-            "kafka.tools.StorageTool", "format", "--standalone", "--ignore-formatted",
-            "--cluster-id", _new_cluster_id(), "--config", str(server_properties),
-        ]  # fmt: skip
+            "kafka.tools.StorageTool",
+            "format",
+            "--standalone",
+            "--ignore-formatted",
+            "--cluster-id",
+            _new_cluster_id(),
+            "--config",
+            str(server_properties),
+        ]
+
         # It runs for a second: Java's quick compiler is the faster one.
-        done = subprocess.run(
+        result = subprocess.run(
             [*command[:1], "-XX:TieredStopAtLevel=1", *command[1:], *tool],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             check=False,
         )
-        if done.returncode != 0:
+
+        if result.returncode != 0:
             raise BrokerError(
                 f"the data folder {self.data_folder} cannot be formatted: "
-                f"{(done.stdout + done.stderr).strip()[-2000:]}"
+                f"{(result.stdout + result.stderr).strip()[-2000:]}"
             )
 
     def _is_ready(self) -> str | None:

@@ -1,1 +1,1 @@
-"""What our servers on loopback share: a process that ends with ours, ports that are held."""
+"""The shared parts of our servers on loopback: a process that ends with ours, held ports."""

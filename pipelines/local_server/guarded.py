@@ -2,7 +2,7 @@
 
 Only the starter holds a pipe open, the standard input of a small shell beside the process. At the
 end of the pipe the shell kills the process, unless a line has come before. (A child that the
-starter makes by a bare `os.fork` holds the pipe open, too.)
+starter creates by a bare `os.fork` holds the pipe open, too.)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ exec "$@" 3<&-"""
 
 
 def with_parent_watch(command: Sequence[str], *, with_group: bool = False) -> list[str]:
-    """Returns the command that runs another one so; its standard input has to be a pipe.
+    """Returns the command that runs another one this way; its standard input must be a pipe.
 
     Input: `with_group`: the process leads a process group, which is killed with it.
     """
@@ -26,10 +26,10 @@ def with_parent_watch(command: Sequence[str], *, with_group: bool = False) -> li
 
 
 def stop_parent_watch(process: subprocess.Popen[bytes]) -> None:
-    """Ends the guard of a process that has ended: its id can soon be another's."""
+    """Ends the watch over a process that has ended: its id can soon be another's."""
     assert process.stdin is not None
     try:
         process.stdin.write(b"done\n")
         process.stdin.close()
     except BrokenPipeError:
-        pass  # the guard has ended, too
+        pass  # the watch has ended, too

@@ -1,4 +1,4 @@
-"""TCP ports reserved for a process that we start."""
+"""TCP ports that are reserved for a process of ours."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from contextlib import ExitStack
 
 
 class Reservation:
-    """Ports that are held; port 0 asks for a free one.
+    """Ports that are held; port 0 means a free one.
 
     A held port is a bound socket that does not listen. With SO_REUSEADDR on both sides our process
-    can listen there; the system gives the port to no other process.
+    can listen on it; the system gives the port to no other process.
 
     Errors: OSError if a port is taken.
     """
@@ -26,12 +26,12 @@ class Reservation:
             self._sockets = sockets.pop_all()
 
     def release(self) -> None:
-        """Gives the ports back."""
+        """Frees the ports."""
         self._sockets.close()
 
 
-def listens(host: str, port: int) -> bool:
-    """Returns whether a process accepts connections there."""
+def is_listening(host: str, port: int) -> bool:
+    """Returns whether a process accepts connections on a port."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         return probe.connect_ex((host, port)) == 0

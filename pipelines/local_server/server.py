@@ -1,8 +1,8 @@
-"""A server on loopback, in a process of its own: started, looked at, ended.
+"""A server on loopback, in a process of its own: its start, its probe, its end.
 
-A start: 1. its ports are reserved, 2. its files are written, 3. the process is started, 4. we ask
-it until it answers. The reservations are kept until `stop`: no other process gets the ports while
-the server restarts.
+A start: 1. its ports are reserved, 2. its files are written, 3. the process is started, 4. the
+server is probed until it answers. The reservations are kept until `stop`: no other process gets the
+ports while the server restarts.
 
 If this process dies, even by kill -9, the server is killed (`pipelines/local_server/guarded.py`).
 
@@ -59,7 +59,7 @@ class LocalServer(ABC):
 
     @property
     def port(self) -> int:
-        """Returns the port; 0 before the first start if a free one was asked for."""
+        """Returns the port; 0 before the first start if a free one is to be chosen."""
         return self._ports[0]
 
     @property
@@ -80,20 +80,23 @@ class LocalServer(ABC):
         """Starts the server and waits until it answers.
 
         Errors: ServerError, JarError, JavaError.
-        Replay: a running server is left as it is.
+        Replay: a running server stays as it is.
         """
         if self.is_running():
             return self
+
         java = [str(java_binary()), *self.JAVA_OPTIONS, "-cp", class_path([self.JARS])]
         if self._reserved is None:
             self._reserve()
+
         try:
-            self._spawn(self._prepared(java))
+            self._spawn(self._prepare(java))
             self._wait_until_it_answers()
         except BaseException:
             self.kill()
             self._release()
             raise
+
         return self
 
     def stop(self) -> None:
@@ -122,7 +125,7 @@ class LocalServer(ABC):
         self.stop()
 
     @abstractmethod
-    def _prepared(self, java_command: list[str]) -> list[str]:
+    def _prepare(self, java_command: list[str]) -> list[str]:
         """Writes the server's files; returns the command that starts it.
 
         Input: Java with its options and the class path.
@@ -130,7 +133,7 @@ class LocalServer(ABC):
 
     @abstractmethod
     def _is_ready(self) -> str | None:
-        """Asks the server once. Output: None if it is ready, else what was seen."""
+        """Probes the server once. Output: None if it is ready, else its reply or error."""
 
     def _reserve(self) -> None:
         try:
@@ -161,35 +164,41 @@ class LocalServer(ABC):
             )
 
     def _end(self, sent: signal.Signals) -> None:
-        process, self._process = self._process, None
+        process = self._process
+        self._process = None
         if process is None:
             return
+
         process.send_signal(sent)
         try:
             process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
         stop_parent_watch(process)
 
     def _wait_until_it_answers(self) -> None:
         deadline = time.monotonic() + self._start_timeout_s
-        seen: str | None = "nothing yet"
+        last_seen: str | None = "nothing yet"
+
         while time.monotonic() < deadline:
             assert self._process is not None
             if self._process.poll() is not None:
                 code = self._process.returncode
                 raise self.ERROR(
-                    f"the {self.NAME} ended with code {code}; {_end_of(self.log_path)}"
+                    f"the {self.NAME} ended with code {code}; {_log_tail(self.log_path)}"
                 )
-            if ports.listens(HOST, self.port):
-                seen = self._is_ready()
-                if seen is None:
+
+            if ports.is_listening(HOST, self.port):
+                last_seen = self._is_ready()
+                if last_seen is None:
                     return
+
             time.sleep(0.02)
         raise self.ERROR(
             f"the {self.NAME} at {HOST}:{self.port} did not answer within "
-            f"{self._start_timeout_s:g} s; seen last: {seen}; {_end_of(self.log_path)}"
+            f"{self._start_timeout_s:g} s; seen last: {last_seen}; {_log_tail(self.log_path)}"
         )
 
 
@@ -202,7 +211,7 @@ def property_lines(settings: Mapping[str, str | int]) -> str:
     return "".join(f"{key}={text}\n" for key, text in escaped.items())
 
 
-def _end_of(log_path: Path) -> str:
+def _log_tail(log_path: Path) -> str:
     try:
         lines = log_path.read_text("utf-8", "replace").splitlines()[-20:]
     except FileNotFoundError:

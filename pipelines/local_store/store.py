@@ -1,9 +1,9 @@
 """A real S3 server on loopback, S3Proxy on a folder, with one key that may do everything.
 
-It is for trying and testing: a production lake names its own store. How it is started and ended:
+It is for trying and testing: a production lake names its own store. Its start and end:
 `pipelines/local_server/server.py`. The jars are an optional set: `txlake jars fetch store`.
 
-Its keys are given, or made at random and kept in its folder.
+The caller can give its keys; else they are random, and kept in its folder.
 
     StoreError    the server did not start, or does not answer; the text has the end of its log
 """
@@ -37,7 +37,7 @@ class StoreError(ServerError):
 
 @dataclass(frozen=True)
 class Keys:
-    """What a client signs with. The secret is in no print."""
+    """The keys with which a client signs. The secret is in no print."""
 
     access_key_id: str
     secret_access_key: str = field(repr=False)
@@ -54,17 +54,19 @@ def secret_path(folder: Path) -> Path:
 
 
 def keys_of(folder: Path) -> Keys:
-    """Returns the keys of a folder; makes them if it has none, in files of their owner alone."""
-    identity, secret = id_path(folder), secret_path(folder)
+    """Returns the keys of a folder; creates missing ones, in files of their owner alone."""
+    identity = id_path(folder)
+    secret = secret_path(folder)
     if not (identity.is_file() and secret.is_file()):
         folder.mkdir(parents=True, exist_ok=True)
         write_private(identity, secrets.token_hex(10) + "\n")
         write_private(secret, secrets.token_urlsafe(30) + "\n")
+
     return Keys(identity.read_text("utf-8").strip(), secret.read_text("utf-8").strip())
 
 
 def write_private(path: Path, text: str) -> None:
-    """Writes a file that nobody but its owner can read."""
+    """Writes a file that only its owner can read."""
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -108,14 +110,14 @@ class Store(LocalServer):
         return f"http://{HOST}:{self.port}"
 
     def bucket_folder(self, bucket: str) -> Path:
-        """Returns where the objects of a bucket are, as files."""
+        """Returns the folder with the objects of a bucket, as files."""
         return self.data_folder / "buckets" / bucket
 
     def create_bucket(self, bucket: str) -> None:
-        """Creates a bucket: S3Proxy takes every folder for one.
+        """Creates a bucket: S3Proxy serves every folder as one.
 
         Errors: StoreError if S3 has no bucket of such a name.
-        Replay: a bucket that is there is left as it is.
+        Replay: an existing bucket stays as it is.
         """
         if not _BUCKET.fullmatch(bucket):
             raise StoreError(
@@ -123,7 +125,7 @@ class Store(LocalServer):
             )
         self.bucket_folder(bucket).mkdir(parents=True, exist_ok=True)
 
-    def _prepared(self, java_command: list[str]) -> list[str]:
+    def _prepare(self, java_command: list[str]) -> list[str]:
         (self.data_folder / "buckets").mkdir(parents=True, exist_ok=True)
         settings = {
             "s3proxy.endpoint": self.endpoint,
@@ -133,6 +135,7 @@ class Store(LocalServer):
             "jclouds.provider": "filesystem-nio2",
             "jclouds.filesystem.basedir": str(self.data_folder / "buckets"),
         }
+
         path = self.data_folder / "s3proxy.properties"
         write_private(path, property_lines(settings))
         return [*java_command, "org.gaul.s3proxy.Main", "--properties", str(path)]
@@ -146,5 +149,6 @@ class Store(LocalServer):
             return str(error)
         finally:
             connection.close()
-        # It answers, and lets nobody in without a signature.
+
+        # A ready server answers, and refuses requests without a signature.
         return None if status == http.client.FORBIDDEN else f"status {status}"

@@ -1,1 +1,1 @@
-"""What a running job tells of itself: metrics, health, and lines of its log."""
+"""The reports of a running job: metrics, health, and lines of its log."""

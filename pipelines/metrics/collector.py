@@ -1,7 +1,7 @@
 """The metrics of one process: epochs add to them, a scrape reads them.
 
-An epoch adds counts. What holds at the moment (pending, delayed, given up) is counted at a scrape,
-from the state that the driver holds anyway, and at most once an epoch.
+An epoch adds counts. A gauge (pending, delayed, discarded) is counted at a scrape, from the state
+that the driver holds anyway, and at most once an epoch.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ _ENDS: Final = {
 class Collector(Collects):
     """The collector of one driver.
 
-    Input: `now`: more gauges, by name, that the process knows at the moment; None: not known;
-    `without_topic` returns which of some producer groups have no check topic; `unread`: for which
-    consumer groups messages wait, rows of `health.consumers.UNREAD_COLUMNS`; `now_ms`: the clock.
+    Input: `live_gauges` returns more gauges of the process, by name; None for an unknown value.
+    `without_topic` returns the producer groups among some that have no check topic. `unread`
+    returns the consumer groups with unread messages, rows of
+    `health.consumers.UNREAD_COLUMNS`. `now_ms`: the clock.
     """
 
     def __init__(
@@ -68,17 +69,26 @@ class Collector(Collects):
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._lock = threading.Lock()
-        self._settings, self._lag, self._now, self.now_ms = settings, lag, live_gauges, now_ms
-        self._without_topic, self._unread = without_topic, unread
+        self._settings = settings
+        self._lag = lag
+        self._live_gauges = live_gauges
+        self._without_topic = without_topic
+        self._unread = unread
+        self.now_ms = now_ms
+
         self._counts: dict[str, _Values] = defaultdict(lambda: defaultdict(float))
         self._waits: dict[tuple[str, ...], Latency] = defaultdict(Latency)
         self._epoch_s = Latency()
-        self._topics, self._group_names, self._consumer_names = Labels(), Labels(), Labels()
+        self._topics = Labels()
+        self._group_names = Labels()
+        self._consumer_names = Labels()
         self._groups = Groups()
+
         self._last: Plan | None = None
         self._state: State | None = None
         self._undeliverable = 0
         self._pending: tuple[State, Pending] | None = None
+
         for metric in METRICS:
             if metric.kind == COUNTER:
                 values = _FROM_THE_START.get(metric.name, ()) if metric.labels else (None,)
@@ -88,49 +98,64 @@ class Collector(Collects):
     def reset(
         self, last: Plan | None, state: State, undeliverable: int, answers: pa.Table | None = None
     ) -> None:
-        """Begins with the state of a lake. Topics get their labels in the order of the catalog.
+        """Starts from the state of a lake. Topics get their labels in the order of the catalog.
 
-        Input: `answers`: the newest checks, as `health.groups.read_answers`; None: there are none.
+        Input: `answers`: the newest checks, as `health.groups.read_answers`; None if none.
         """
         with self._lock:
-            self._last, self._state, self._undeliverable = last, state, undeliverable
+            self._last = last
+            self._state = state
+            self._undeliverable = undeliverable
             self._groups = Groups(answers)
+
             for topic in state.topics.sort_by("table_id")["topic"].to_pylist():
                 self._topics.of(topic)
 
-    def committed(
-        self, plan: Plan, state: State, tally: EpochCounts, attempts: pa.Table,
-        counts: Mapping[str, int], step_ms: Mapping[str, int],
-    ) -> None:  # fmt: skip
+    def add_epoch(
+        self,
+        plan: Plan,
+        state: State,
+        tally: EpochCounts,
+        attempts: pa.Table,
+        counts: Mapping[str, int],
+        step_ms: Mapping[str, int],
+    ) -> None:
         """Adds a committed epoch. Input: `attempts`: ATTEMPTS."""
         with self._lock:
-            self._last, self._state = plan, state
-            self._undeliverable += tally.stuck_count - tally.unstuck_count
+            self._last = plan
+            self._state = state
+            self._undeliverable += tally.undeliverable_count - tally.resumed_count
+
             self._groups.observe_replies(tally.replies)
             self._groups.observe_checks(attempts, plan.epoch_at, state.halves)
+
             self._add_ends(tally)
             self._add("txlake_epochs_total", 1)
             self._add("txlake_check_answers_total", tally.answers)
             for row in attempts["acknowledged"].value_counts().to_pylist():
                 self._add("txlake_checks_total", row["counts"], str(row["values"]).lower())
+
             landed = {kind: counts.get(f"landed_{kind}", 0) for kind in KINDS}
             self._add_each("txlake_landed_records_total", landed)
             self._add_each("txlake_unreadable_records_total", tally.unreadable)
             self._add_each("txlake_conflicts_total", tally.conflicts)
+
             step_s = {step: ms / 1000 for step, ms in step_ms.items()}
             self._add_each("txlake_step_seconds_total", step_s)
             seconds = sum(step_ms.values()) / 1000
-            one = [0] * (len(LATENCY_S) + 1)
-            one[bisect_left(LATENCY_S, seconds)] = 1
-            self._epoch_s += Latency(tuple(one), seconds)
+            epoch_counts = [0] * (len(LATENCY_S) + 1)
+            epoch_counts[bisect_left(LATENCY_S, seconds)] = 1
+            self._epoch_s += Latency(tuple(epoch_counts), seconds)
 
     def _add_ends(self, tally: EpochCounts) -> None:
         for (topic, outcome), count in tally.ends.items():
             if outcome in _ENDS:
                 self._add(_ENDS[outcome], count, self._topics.of(topic))
+
         self._add_each("txlake_given_up_total", tally.causes)
         delivered = self._topics.by_label(tally.delivered, add)
         self._add_each("txlake_delivered_messages_total", delivered)
+
         for topic, latency in tally.latencies.items():
             self._waits[(self._topics.of(topic),)] += latency
 
@@ -142,18 +167,19 @@ class Collector(Collects):
             self._add(name, count, label)
 
     def collect(self) -> Iterator[Family]:
-        """Yields every metric of the catalog that is known at the moment."""
-        now = self._now()
+        """Yields every metric of the catalog that has a value at the moment."""
+        live: dict[str, _Values] = {
+            name: {(): value} for name, value in self._live_gauges().items() if value is not None
+        }
+
         with self._lock:
-            gauges = self._gauges() | {
-                name: {(): value} for name, value in now.items() if value is not None
-            }
-            values = {**self._counts, **gauges}
+            values = {**self._counts, **self._gauges(), **live}
             families = [self._family(metric, values.get(metric.name, {})) for metric in METRICS]
+
         yield from families
 
     def describe(self) -> Iterable[Family]:
-        """Returns nothing: a registry asks for no scrape when it takes this collector."""
+        """Returns nothing: a registry makes no scrape when it takes this collector."""
         return ()
 
     def _family(self, metric: Metric, values: _Values) -> Family:
@@ -163,15 +189,16 @@ class Collector(Collects):
             for labels, latency in waits.items():
                 histogram.add_metric(labels, _buckets(latency.counts), latency.total_s)
             return histogram
-        of_kind = CounterMetricFamily if metric.kind == COUNTER else GaugeMetricFamily
-        family = of_kind(metric.name, metric.help, labels=metric.labels)
+
+        family_type = CounterMetricFamily if metric.kind == COUNTER else GaugeMetricFamily
+        family = family_type(metric.name, metric.help, labels=metric.labels)
         for labels, value in values.items():
             family.add_metric(labels, value)
         return family
 
     def _gauges(self) -> dict[str, _Values]:
-        """Returns what holds at the moment; without a lake only what is set."""
-        found: dict[str, _Values] = {
+        """Returns the values of the moment; before a lake is known, those of the settings."""
+        fixed: dict[str, _Values] = {
             "txlake_retention_seconds": {(): self._settings.lake.retention_ms / 1000},
             "txlake_problem_limit": {
                 (rule.name,): getattr(self._settings.health, rule.setting) / 1000
@@ -180,35 +207,35 @@ class Collector(Collects):
             },
         }
         if self._state is None:
-            return found
-        now_ms, pending = self.now_ms(), self._counted(self._state)
+            return fixed
+
+        now_ms = self.now_ms()
+        pending = self._pending_counts(self._state)
         by_topic = self._topics.by_label(pending.by_topic, add)
+
         groups = pending.oldest_by_group
         unanswered = self._group_names.by_label(self._groups.unanswered(now_ms, groups), max)
-        topicless = self._group_names.by_label(
-            {name: now_ms - groups[name] for name in self._without_topic(groups)}, max
-        )
-        oldest_s, given_up_s = (
-            0 if at is None else max(0, now_ms - at) / 1000
-            for at in (pending.oldest_at, pending.given_up_oldest_at)
-        )
+        without_topic_ms = {name: now_ms - groups[name] for name in self._without_topic(groups)}
+        topicless = self._group_names.by_label(without_topic_ms, max)
+
         behind_ms = self._lag.behind_ms(now_ms)
-        alone: dict[str, float | None] = {
+        last = self._last
+        single: dict[str, float | None] = {
             "txlake_delayed_messages": self._state.delayed.num_rows,
             "txlake_given_up_messages": pending.given_up,
             "txlake_undeliverable_messages": self._undeliverable,
-            "txlake_oldest_pending_seconds": oldest_s,
-            "txlake_oldest_given_up_seconds": given_up_s,
-            "txlake_last_epoch": 0 if self._last is None else self._last.epoch,
-            "txlake_last_epoch_timestamp_seconds":
-                None if self._last is None else self._last.epoch_at / 1000,
+            "txlake_oldest_pending_seconds": _age_s(pending.oldest_at, now_ms),
+            "txlake_oldest_given_up_seconds": _age_s(pending.given_up_oldest_at, now_ms),
+            "txlake_last_epoch": 0 if last is None else last.epoch,
+            "txlake_last_epoch_timestamp_seconds": None if last is None else last.epoch_at / 1000,
             "txlake_waiting_records": self._lag.records(),
             "txlake_lag_seconds": None if behind_ms is None else behind_ms / 1000,
-        }  # fmt: skip
+        }
+
         return {
-            **found,
+            **fixed,
             **self._consumer_gauges(now_ms),
-            **{name: {(): value} for name, value in alone.items() if value is not None},
+            **{name: {(): value} for name, value in single.items() if value is not None},
             "rocketmq_half_messages": {(topic,): n for topic, n in by_topic.items()},
             "txlake_group_unanswered_checks": {(name,): n for name, n in unanswered.items()},
             "txlake_group_without_check_topic_seconds": {
@@ -223,30 +250,36 @@ class Collector(Collects):
 
     def _consumer_gauges(self, now_ms: int) -> dict[str, _Values]:
         """Returns how long living consumers are behind, and how long dead ones have been gone."""
-        gone, behind = {}, {}
+        gone = {}
+        behind = {}
         for row in self._unread():
             if row["is_gone"]:
                 gone[row["consumer_group"]] = max(0, now_ms - row["gone_at"])
             elif row["oldest_at"] is not None:
                 behind[row["consumer_group"]] = max(0, now_ms - row["oldest_at"])
 
-        labelled = self._consumer_names.by_label
+        gone_by_label = self._consumer_names.by_label(gone, max)
+        behind_by_label = self._consumer_names.by_label(behind, max)
         return {
             "txlake_consumer_gone_seconds": {
-                (name,): ms / 1000 for name, ms in labelled(gone, max).items()
+                (name,): ms / 1000 for name, ms in gone_by_label.items()
             },
             "txlake_consumer_lag_seconds": {
-                (name,): ms / 1000 for name, ms in labelled(behind, max).items()
+                (name,): ms / 1000 for name, ms in behind_by_label.items()
             },
         }
 
-    def _counted(self, state: State) -> Pending:
+    def _pending_counts(self, state: State) -> Pending:
         if self._pending is None or self._pending[0] is not state:
             self._pending = state, pending_of(state.halves)
         return self._pending[1]
 
 
+def _age_s(since_at: int | None, now_ms: int) -> float:
+    return 0 if since_at is None else max(0, now_ms - since_at) / 1000
+
+
 def _buckets(counts: Sequence[int]) -> list[tuple[str, float]]:
-    """Returns a histogram's buckets as Prometheus has them: each with all that is below it."""
+    """Returns a histogram's buckets as Prometheus has them: each count includes those below it."""
     bounds = [*map(str, LATENCY_S), "+Inf"]
     return [(b, float(count)) for b, count in zip(bounds, accumulate(counts), strict=True)]

@@ -1,8 +1,8 @@
-"""The consumer groups looked at now and then, beside the stream.
+"""A thread beside the stream that reads the consumer groups now and then.
 
-Their positions stand in the lake, and consumers write them: the driver does not hear of them. A
-thread reads them, not an epoch or its maintenance: on a lake of many topics a look takes longer
-than an epoch may be held up, and a stream that hangs must not hide a consumer that is gone.
+Consumers write their positions into the lake without the driver. A thread reads them, not an epoch
+or its maintenance: on a lake of many topics one read takes longer than an epoch may be held up, and
+a stream that hangs must not hide a consumer that is gone.
 """
 
 from __future__ import annotations
@@ -24,32 +24,34 @@ _INTERVAL_S: Final = 30.0
 
 
 class ConsumerWatch:
-    """A thread that reads for which consumer groups messages wait, while this driver is active.
+    """A thread that reads which consumer groups have unread messages, while this driver is active.
 
     `unread`: rows of `consumers.UNREAD_COLUMNS`; None: not known.
     """
 
     def __init__(self, settings: Settings, is_active: Callable[[], bool]) -> None:
-        self._settings, self._is_active = settings, is_active
+        self._settings = settings
+        self._is_active = is_active
         self.unread: Sequence[Row] | None = None
+
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="txlake-consumers", daemon=True)
 
     def start(self) -> None:
-        """Begins to look."""
+        """Starts the thread."""
         self._thread.start()
 
     def close(self) -> None:
         """Ends the thread, and waits for it: at most for the table that it reads.
 
-        A thread that is inside delta-rs when Python's interpreter ends can abort the process. Of a
-        store that is away a table takes longer; then the limit of a job's stop ends the process.
+        A thread that is inside delta-rs when Python's interpreter ends can abort the process. If
+        the store is away, a table takes longer; then the limit of a job's stop ends the process.
         """
         self._ending.set()
         self._thread.join()
 
-    def look(self) -> None:
-        """Reads the lake once. What cannot be read is not known."""
+    def read_once(self) -> None:
+        """Reads the lake once; `unread` is None if it cannot be read."""
         self.unread = None if not self._is_active() else self._read()
 
     def _read(self) -> Sequence[Row] | None:
@@ -64,5 +66,5 @@ class ConsumerWatch:
 
     def _run(self) -> None:
         while not self._ending.is_set():
-            self.look()
+            self.read_once()
             self._ending.wait(_INTERVAL_S if self._is_active() else 1.0)

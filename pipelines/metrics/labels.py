@@ -25,20 +25,24 @@ class Labels:
         return len(self._folded)
 
     def of(self, name: str | None) -> str:
-        """Returns the label value of a name. A record without one counts as `other`."""
-        if name is None or name in self._own:
-            return OTHER if name is None else name
+        """Returns the label value of a name; a missing name counts as `other`."""
+        if name is None:
+            return OTHER
+        if name in self._own:
+            return name
+
         if name != OTHER and len(self._own) < LABELS_MAX:
             self._own.add(name)
             return name
+
         if len(self._folded) < _FOLDED_MAX:
             self._folded.add(name)
         return OTHER
 
     def by_label(self, values: Mapping[str, N], join: Callable[[N, N], N]) -> dict[str, N]:
-        """Returns values by label value. Input: `join` makes one of two that share a label."""
-        found: dict[str, N] = {}
+        """Returns values by label value. Input: `join` combines two values that share a label."""
+        joined: dict[str, N] = {}
         for name, value in values.items():
             label = self.of(name)
-            found[label] = join(found[label], value) if label in found else value
-        return found
+            joined[label] = join(joined[label], value) if label in joined else value
+        return joined

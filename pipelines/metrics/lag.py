@@ -1,7 +1,7 @@
 """How far landing is behind Kafka, in records and in time.
 
-Kafka's ends at an instant are all landed sooner or later. The newest such instant is when nothing
-was behind; since then there is a lag, as long as records wait. Units: ms.
+The end offsets at an instant are all landed sooner or later. The newest such instant is the last
+time without a lag; since then there is a lag, as long as records wait. Units: ms.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Final
 
 from storage.lake.epochs import Place, Plan
 
-_INTERVAL_MS: Final = 1_000  # between two instants that are remembered
+_INTERVAL_MS: Final = 1_000  # between two remembered samples
 _REMEMBERED_MAX: Final = 600
 
 
 class Lag:
-    """The lag of one driver; not known before it has taken the lake up. Threads may share it."""
+    """The lag of one driver; not known before `reset`. Threads may share it."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._landed: dict[Place, int] | None = None
         self._ends: dict[Place, int] = {}
-        self._asked: list[tuple[int, Mapping[Place, int]]] = []
+        self._samples: list[tuple[int, Mapping[Place, int]]] = []
         self._caught_up_at: int | None = None
         self._began_at = 0
 
@@ -31,33 +31,37 @@ class Lag:
         """Begins behind the last committed epoch; without one, a lag begins now."""
         with self._lock:
             self._landed = {} if last is None else last.landed()
-            self._asked, self._began_at = [], now_ms
+            self._samples = []
+            self._began_at = now_ms
             self._caught_up_at = None if last is None else last.epoch_at
 
     def observe_ends(self, at_ms: int, ends: Mapping[Place, int]) -> None:
-        """Takes where Kafka ended at an instant."""
+        """Adds the end offsets of an instant."""
         with self._lock:
             self._ends = {**self._ends, **ends}
-            if self._asked and at_ms - self._asked[-1][0] < _INTERVAL_MS:
+            if self._samples and at_ms - self._samples[-1][0] < _INTERVAL_MS:
                 return
-            self._asked.append((at_ms, dict(ends)))
-            if len(self._asked) > _REMEMBERED_MAX:  # the longer ago, the coarser
-                del self._asked[1::2]
+
+            self._samples.append((at_ms, dict(ends)))
+            if len(self._samples) > _REMEMBERED_MAX:  # the longer ago, the coarser
+                del self._samples[1::2]
 
     def observe_landed(self, plan: Plan, oldest_stored_at: int | None = None) -> None:
-        """Takes a plan that is committed, or that had nothing to land.
+        """Adds a plan that is committed, or that had nothing to land.
 
         Input: when the oldest record that it landed was stored: at a start on a backlog nothing
-        else tells how far behind it is.
+        else shows how far behind it is.
         """
         with self._lock:
             self.observe_ends(plan.epoch_at, {r.place: r.end_offset for r in plan.ranges})
             self._landed = {**(self._landed or {}), **plan.landed()}
+
             known = [self._caught_up_at, oldest_stored_at]
-            while self._asked and not self._behind(self._asked[0][1]):
-                known.append(self._asked.pop(0)[0])
-            if not self._asked:  # nothing is behind the newest ends
+            while self._samples and not self._behind(self._samples[0][1]):
+                known.append(self._samples.pop(0)[0])
+            if not self._samples:  # nothing is behind the newest ends
                 known.append(plan.epoch_at)
+
             self._caught_up_at = max((at for at in known if at is not None), default=None)
 
     def records(self) -> int | None:
@@ -66,11 +70,12 @@ class Lag:
             return None if self._landed is None else self._behind(self._ends)
 
     def behind_ms(self, now_ms: int) -> int | None:
-        """Returns for how long records have been waiting: 0 if none waits."""
+        """Returns for how long records have been waiting: 0 if none waits; None if not known."""
         with self._lock:
             records = self.records()
             if not records:
                 return records
+
             return max(0, now_ms - (self._caught_up_at or self._began_at))
 
     def _behind(self, ends: Mapping[Place, int]) -> int:

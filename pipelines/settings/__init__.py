@@ -1,4 +1,4 @@
-"""The job's settings: `values` says what they are, `reading` reads them from TOML."""
+"""The job's settings: `values` defines them, `reading` reads them from TOML."""
 
 from pipelines.settings.library_options import SPARK, redacted
 from pipelines.settings.publish import PublisherSettings

@@ -1,6 +1,6 @@
 """Settings that are passed on to a library: [kafka.client], [lake.store] and [spark].
 
-The library knows its keys, txlake does not. Of each key it is decided here whether it can be set,
+The library knows its keys, txlake does not. This module decides of each key whether it can be set,
 whether its value is a secret, and whether its value can be shown.
 
     SettingsError    section and key, and what is allowed; never a value, which can be a secret
@@ -15,30 +15,37 @@ from typing import Any, Final
 
 from pipelines.settings.secrets import SettingsError, secret, secret_name, section_of
 
-# Of Kafka's clients: a broker on another machine takes some ms, one that is busy some hundred.
-KAFKA_LEAST_MS: Final = dict.fromkeys(
-    ("message.timeout.ms", "delivery.timeout.ms", "request.timeout.ms", "socket.timeout.ms",
-     "socket.connection.setup.timeout.ms", "session.timeout.ms", "default.api.timeout.ms"),
+# Of Kafka's clients: a broker on another machine takes some ms, a busy one some hundred.
+KAFKA_MS_MIN: Final = dict.fromkeys(
+    (
+        "message.timeout.ms",
+        "delivery.timeout.ms",
+        "request.timeout.ms",
+        "socket.timeout.ms",
+        "socket.connection.setup.timeout.ms",
+        "session.timeout.ms",
+        "default.api.timeout.ms",
+    ),
     1_000,
-)  # fmt: skip
+)
 HIDDEN: Final = "***"
 
 
 @dataclass(frozen=True)
 class Library:
-    """What is known of a library's settings. The patterns match keys in lower case.
+    """The known facts of a library's settings. The patterns match keys in lower case.
 
-    `secret`: values that do not stand in a settings file. `harmless`: values that are shown; any
+    `secret`: values that may not stand in a settings file. `harmless`: values that are shown; any
     other is hidden, since the library can have settings that are not known here. `reserved`: keys
-    that txlake sets, with other names that the library knows them by; `least_ms`: times below which
-    no request could be answered.
+    that txlake sets, with the library's other names for them; `ms_min`: times below which no
+    request could be answered.
     """
 
     secret: re.Pattern[str]
     harmless: re.Pattern[str]
     reserved: frozenset[str] = frozenset()
-    prefix: str = ""  # a key is the same with it and without
-    least_ms: Mapping[str, int] = field(default_factory=dict)
+    prefix: str = ""  # a key is the same with and without it
+    ms_min: Mapping[str, int] = field(default_factory=dict)
 
     def name(self, key: str) -> str:
         """Returns the one name of a setting that has two."""
@@ -68,18 +75,30 @@ CLIENT: Final = Library(
         r"|(compression|partitioner)[a-z.]*|debug|log[._][a-z._]+"
         r"|[a-z.]+\.(ms|bytes|kbytes|max|min|messages|num\.messages|retries|size|count)"
     ),
-    reserved=frozenset({
-        "bootstrap.servers", "metadata.broker.list",
-        "enable.idempotence", "enable.gapless.guarantee", "acks", "request.required.acks",
-        "transactional.id",
-        "group.id", "group.instance.id", "group.protocol", "partition.assignment.strategy",
-        "enable.auto.commit", "auto.commit.enable", "enable.auto.offset.store",
-        "auto.offset.reset", "isolation.level",
-    }),
-    least_ms=KAFKA_LEAST_MS,
-)  # fmt: skip
-# Source: the configuration keys of the Rust crate object_store, which delta-rs passes options to.
-# Where one key of a log can have two writers, an epoch would not be in a table once.
+    reserved=frozenset(
+        {
+            "bootstrap.servers",
+            "metadata.broker.list",
+            "enable.idempotence",
+            "enable.gapless.guarantee",
+            "acks",
+            "request.required.acks",
+            "transactional.id",
+            "group.id",
+            "group.instance.id",
+            "group.protocol",
+            "partition.assignment.strategy",
+            "enable.auto.commit",
+            "auto.commit.enable",
+            "enable.auto.offset.store",
+            "auto.offset.reset",
+            "isolation.level",
+        }
+    ),
+    ms_min=KAFKA_MS_MIN,
+)
+# Source: the configuration keys of the Rust crate object_store, to which delta-rs passes options.
+# If one key of a log could have two writers, a table could have an epoch twice or not at all.
 STORE: Final = Library(
     secret=re.compile(
         r"secret|password|token|credential|bearer|sas_key|account_key|access_key$|master_key"
@@ -95,16 +114,22 @@ STORE: Final = Library(
         r"|timeout|connect_timeout|pool_[a-z_]+|http[12]_[a-z_]+|max_retries|retry_timeout"
         r"|backoff_[a-z.]+|user_agent|proxy_url)"
     ),
-    reserved=frozenset({
-        "allow_unsafe_rename", "aws_s3_allow_unsafe_rename", "mount_allow_unsafe_rename",
-        "conditional_put", "aws_conditional_put", "copy_if_not_exists", "aws_copy_if_not_exists",
-    }),
+    reserved=frozenset(
+        {
+            "allow_unsafe_rename",
+            "aws_s3_allow_unsafe_rename",
+            "mount_allow_unsafe_rename",
+            "conditional_put",
+            "aws_conditional_put",
+            "copy_if_not_exists",
+            "aws_copy_if_not_exists",
+        }
+    ),
     prefix="aws_",
-)  # fmt: skip
-# Source: Spark's configuration page. What Hadoop, a connector or an executor's environment gets
-# has names that anybody can choose. What is harmless stands in the JVM's command line: the only
-# place from which spark-submit takes what it distributes itself (files, archives, jars, packages
-# of Python).
+)
+# Source: Spark's configuration page. Settings for Hadoop, a connector or an executor's environment
+# can have any name. Harmless ones stand in the JVM's command line: the only place from which
+# spark-submit takes what it distributes itself (files, archives, jars, packages of Python).
 SPARK: Final = Library(
     secret=re.compile(
         r"secret|password|passphrase|token|credential|jaas|access\.key$|account\.key|sas\.key"
@@ -131,7 +156,7 @@ _USER_INFO: Final = re.compile(r"(?<=://)[^/@\s]+@")
 def library_options(values: Any, section: str, library: Library) -> dict[str, str]:
     """Returns the settings of a library, with secrets from their variables and files.
 
-    Input: what the file says; `<key>_env` and `<key>_file` say where the value of a key is.
+    Input: the section of the file; `<key>_env` and `<key>_file` name the place of a key's value.
     Errors: SettingsError.
     """
     options: dict[str, str] = {}
@@ -160,14 +185,14 @@ def library_options(values: Any, section: str, library: Library) -> dict[str, st
 
 
 def _require_long(key: str, text: str, place: str, library: Library) -> None:
-    """Checks a time limit that would end each request before its answer; 0 is none.
+    """Checks a time limit that would end each request before its answer; 0 means no limit.
 
     Errors: SettingsError.
     """
-    least_ms = library.least_ms.get(key, 0)
-    if text.isdecimal() and 0 < int(text) < least_ms:
+    min_ms = library.ms_min.get(key, 0)
+    if text.isdecimal() and 0 < int(text) < min_ms:
         raise SettingsError(
-            f"{place} = {text}: at least {least_ms} ms are allowed: Kafka could not answer in less"
+            f"{place} = {text}: at least {min_ms} ms are allowed: Kafka could not answer in less"
         )
 
 
@@ -196,10 +221,10 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def redacted(library: Library | None, name: str, value: Any) -> Any:
-    """Returns what people may see of a setting's value.
+    """Returns a setting's value as people may see it.
 
     Input: `name`, as the file has it: the name of a secret's variable or file is no secret;
-    `library`: whose setting it is, None for one of ours.
+    `library`: the library of the setting, None for one of ours.
     """
     if library is not None and not secret_name(name)[1] and not library.is_harmless(name):
         return HIDDEN
@@ -210,7 +235,7 @@ def redacted(library: Library | None, name: str, value: Any) -> Any:
 
 
 def _text(value: Any, place: str) -> str:
-    """Returns a setting of a library as the text that it reads."""
+    """Returns a setting's value as the text for the library."""
     if not isinstance(value, str | int | float | bool) or "\0" in str(value):
         raise SettingsError(f"{place}: text without NUL, a number, true or false is allowed")
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""What somebody meant who wrote a name that is not known."""
+"""The nearest known name to an unknown one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from difflib import get_close_matches
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Returns the end of a sentence that names the known name that is nearest; empty: none is."""
-    near = get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    """Returns the end of a sentence with the nearest known name; empty if none is near."""
+    nearest = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {nearest[0]}?" if nearest else ""

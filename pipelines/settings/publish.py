@@ -1,4 +1,4 @@
-"""[publish.NAME]: a publisher, what it publishes and where to."""
+"""[publish.NAME]: a publisher, its topics and its destination."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _is_begin(value: Any) -> bool:
 
 
 def begin_at(value: Any) -> dt.datetime | None:
-    """Returns the instant that a text names, if it names one with its time zone."""
+    """Returns the instant in a text, or None if it has none, or one without a time zone."""
     try:
         at = dt.datetime.fromisoformat(str(value).replace("Z", "+00:00"))
     except ValueError:
@@ -60,8 +60,8 @@ def _is_destination(value: Any) -> bool:
 class PublisherSettings:
     """One publisher. Units: ms, bytes.
 
-    `topics`: empty: all of the users'; `bootstrap_servers`: empty: the job's own Kafka;
-    `record_bytes_max`: 0: as large as the job takes.
+    `topics`: empty for all of the users' topics; `bootstrap_servers`: empty for the job's own
+    Kafka; `record_bytes_max`: 0 for the job's own limit.
     """
 
     name: str
@@ -115,22 +115,24 @@ def read_publishers(
     """
     publishers = {}
 
-    for name, given in values.items():
+    for name, section_values in values.items():
         section = f"{source}: [publish.{name}]"
-        if not isinstance(given, dict):
+        if not isinstance(section_values, dict):
             raise SettingsError(
-                f"{source}: [publish] {name} = {given!r}: a publisher is a section, [publish.main]"
+                f"{source}: [publish] {name} = {section_values!r}: a publisher is a section, "
+                "[publish.main]"
             )
         if not matches(_NAME_PATTERN, name):
             raise SettingsError(f"{section}: a publisher's name like {_NAME_PATTERN} is allowed")
-        publishers[name] = _publisher(name, given, section, job_servers, job_client)
+
+        publishers[name] = _publisher(name, section_values, section, job_servers, job_client)
 
     return publishers
 
 
 def _publisher(
     name: str,
-    given: Mapping[str, Any],
+    section_values: Mapping[str, Any],
     section: str,
     job_servers: str,
     job_client: Mapping[str, str],
@@ -140,7 +142,7 @@ def _publisher(
         for key, item in PublisherSettings.__dataclass_fields__.items()
         if key not in ("name", "client")
     }
-    values = dict(section_of(given, section))
+    values = dict(section_of(section_values, section))
     client_section = section.replace("]", ".client]")
     client = library_options(values.pop("client", {}), client_section, CLIENT)
 
@@ -156,7 +158,8 @@ def _publisher(
     values["topics"] = tuple(values.get("topics", ()))
     has_own_kafka = bool(values.get("bootstrap_servers"))
     values["bootstrap_servers"] = values.get("bootstrap_servers") or job_servers
-    # What lets the job into its own Kafka is told to no other cluster.
-    return PublisherSettings(
-        name=name, **values, client=client if client or has_own_kafka else dict(job_client)
-    )
+
+    # The job's own credentials are for its own Kafka, and never sent to another cluster.
+    if not client and not has_own_kafka:
+        client = dict(job_client)
+    return PublisherSettings(name=name, **values, client=client)

@@ -1,7 +1,7 @@
-"""Reading settings: TOML in, frozen values out, every mistake named.
+"""Reading settings: TOML in, frozen values out, every mistake reported with file and key.
 
 Secrets come by `<key>_env` or `<key>_file` in [kafka.client], [lake.store], [spark], [security] and
-[publish.NAME.client], and are in no print and no error.
+[publish.NAME.client], and appear in no print and no error.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, NamedTuple, get_type_hints
 
 from pipelines.settings.library_options import CLIENT, STORE, library_options, spark_options
 from pipelines.settings.nearest import did_you_mean
@@ -32,8 +32,7 @@ _SECTIONS: Final[dict[str, Any]] = {
     if is_dataclass(kind) and name != "security"
 }
 
-
-_PASSED_ON = ("client", "store")  # of [kafka], of [lake]
+_LIBRARY_OPTIONS = ("client", "store")  # of [kafka], of [lake]
 
 
 def load(path: str | Path) -> Settings:
@@ -45,7 +44,7 @@ def load(path: str | Path) -> Settings:
 
 
 def read_values(path: str | Path) -> dict[str, Any]:
-    """Returns what a file says, unchecked. Errors: SettingsError."""
+    """Returns the values of a file, unchecked. Errors: SettingsError."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))  # some editors put a BOM
     except OSError as error:
@@ -57,11 +56,11 @@ def read_values(path: str | Path) -> dict[str, Any]:
 def warn_of_open_secrets(path: str | Path) -> None:
     """Logs a warning for each file of a secret that every user of this machine may read.
 
-    For a process that stays, and for `config validate`: a command that looks for a second would say
-    it at each look. Input: a file that `load` has taken. Errors: SettingsError.
+    For a process that stays, and for `config validate`: a short command would log it at each call.
+    Input: a file that `load` has accepted. Errors: SettingsError.
     """
     for section, name, file in _secret_files(read_values(path), ""):
-        with suppress(OSError):  # it is gone since it was read
+        with suppress(OSError):  # deleted since it was read
             warn_if_others_can_read(file, f"{path}: [{section}] {name}")
 
 
@@ -75,7 +74,7 @@ def _secret_files(values: Mapping[str, Any], section: str) -> Iterator[tuple[str
 
 
 def parse(values: dict[str, Any], source: str) -> Settings:
-    """Returns the settings that TOML's values say; `source` names them in errors."""
+    """Returns the settings in TOML's values; `source` names them in errors."""
     known = sorted(item.name for item in fields(Settings))
     for name, section in values.items():
         if name not in known:
@@ -86,12 +85,15 @@ def parse(values: dict[str, Any], source: str) -> Settings:
         if not isinstance(section, dict):
             raise SettingsError(f"{source}: {name} has a value: [{name}] is a section")
 
-    kafka, lake = dict(values.get("kafka", {})), dict(values.get("lake", {}))
+    kafka = dict(values.get("kafka", {}))
+    lake = dict(values.get("lake", {}))
     client = library_options(kafka.pop("client", {}), f"{source}: [kafka.client]", CLIENT)
     store = library_options(lake.pop("store", {}), f"{source}: [lake.store]", STORE)
-    ours = {**values, "kafka": kafka, "lake": lake}
+
+    own_values = {**values, "kafka": kafka, "lake": lake}
     sections = {
-        name: _section(make, name, ours.get(name, {}), source) for name, make in _SECTIONS.items()
+        name: _section(make, name, own_values.get(name, {}), source)
+        for name, make in _SECTIONS.items()
     }
     sections["kafka"] = replace(sections["kafka"], client=client)
     sections["lake"] = replace(sections["lake"], store=store)
@@ -109,7 +111,8 @@ def parse(values: dict[str, Any], source: str) -> Settings:
 
 
 def _section(make: Callable[..., Any], name: str, values: dict[str, Any], source: str) -> Any:
-    items = {item.name: item for item in fields(make) if item.name not in _PASSED_ON}  # type: ignore[arg-type]
+    items = {item.name: item for item in fields(make) if item.name not in _LIBRARY_OPTIONS}  # type: ignore[arg-type]
+
     for key, value in values.items():
         if key not in items:
             raise SettingsError(
@@ -117,49 +120,90 @@ def _section(make: Callable[..., Any], name: str, values: dict[str, Any], source
                 f"{did_you_mean(key, items)}"
             )
         _check(items[key], value, f"{source}: [{name}] {key} = {value!r}")
+
     for key, item in items.items():
         if item.default is MISSING and key not in values:
             raise SettingsError(
                 f"{source}: [{name}] {key} is missing; {item.metadata['allowed']} is needed"
             )
+
     return make(**values)
 
 
 def _check(item: Field[Any], value: Any, place: str) -> None:
+    """Checks a value of a key. Errors: SettingsError."""
     kinds = {"str": (str, "text"), "int": (int, "a whole number"), "bool": (bool, "true or false")}
     kind, words = kinds[str(item.type)]
+
     is_of_kind = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
     is_of_kind = is_of_kind and not (kind is str and "\0" in value)
     if not (is_of_kind and item.metadata.get("is_allowed", lambda _: True)(value)):
         raise SettingsError(f"{place}: {item.metadata.get('allowed', words)} is allowed")
 
 
+class _Bound(NamedTuple):
+    """A setting that may not be below another one."""
+
+    key: str
+    value: int
+    other_key: str
+    minimum: int
+    reason: str
+
+
 def _check_together(settings: Settings, source: str) -> None:
-    lake, t, m = settings.lake, settings.transaction, settings.maintenance
-    kept_ms = settings.topics.retention_ms
-    for key, value, other, least, why in (
-        ("[transaction] half_retention_ms", t.half_retention_ms,
-         "transaction_timeout_ms", t.transaction_timeout_ms,
-         "a half would be given up before it can be checked"),
-        ("[transaction] operation_namings_max", t.operation_namings_max,
-         "messages_max", t.messages_max,
-         "no operation could end a transaction of so many messages"),
-        ("[lake] retention_ms", lake.retention_ms,
-         "[transaction] half_retention_ms", t.half_retention_ms,
-         "a half would be deleted before it ends"),
-        ("[maintenance] file_retention_ms", m.file_retention_ms,
-         "log_retention_ms", m.log_retention_ms,
-         "versions that the log still has would lack files"),
-        ("[topics] retention_ms", m.stream_retention_ms if kept_ms == FOREVER else kept_ms,
-         "[maintenance] stream_retention_ms", m.stream_retention_ms,
-         "a Spark stream that is away may read that long"),
-    ):  # fmt: skip
-        if value < least:
+    """Checks settings that depend on each other. Errors: SettingsError."""
+    for bound in _bounds(settings):
+        if bound.value < bound.minimum:
             raise SettingsError(
-                f"{source}: {key} = {value} is below {other} = {least}: {why}; at least that is "
-                "allowed"
+                f"{source}: {bound.key} = {bound.value} is below {bound.other_key} = "
+                f"{bound.minimum}: {bound.reason}; at least that is allowed"
             )
+
     kafka = settings.kafka
     trouble = topics_trouble(list(kafka.topics().values()), kafka.check_topic_prefix)
     if trouble:
         raise SettingsError(f"{source}: [kafka] {trouble}")
+
+
+def _bounds(settings: Settings) -> Iterator[_Bound]:
+    transaction = settings.transaction
+    maintenance = settings.maintenance
+
+    yield _Bound(
+        "[transaction] half_retention_ms",
+        transaction.half_retention_ms,
+        "transaction_timeout_ms",
+        transaction.transaction_timeout_ms,
+        "a half would be given up before it can be checked",
+    )
+    yield _Bound(
+        "[transaction] operation_namings_max",
+        transaction.operation_namings_max,
+        "messages_max",
+        transaction.messages_max,
+        "no operation could end a transaction of so many messages",
+    )
+    yield _Bound(
+        "[lake] retention_ms",
+        settings.lake.retention_ms,
+        "[transaction] half_retention_ms",
+        transaction.half_retention_ms,
+        "a half would be deleted before it ends",
+    )
+    yield _Bound(
+        "[maintenance] file_retention_ms",
+        maintenance.file_retention_ms,
+        "log_retention_ms",
+        maintenance.log_retention_ms,
+        "versions that the log still has would lack files",
+    )
+
+    if settings.topics.retention_ms != FOREVER:
+        yield _Bound(
+            "[topics] retention_ms",
+            settings.topics.retention_ms,
+            "[maintenance] stream_retention_ms",
+            maintenance.stream_retention_ms,
+            "a Spark stream that is away may read that long",
+        )

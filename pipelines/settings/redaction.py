@@ -1,4 +1,4 @@
-"""Settings as people may see them: each value in force, and no secret."""
+"""Settings for people: each value in force, and no secret."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pipelines.settings.library_options import CLIENT, SPARK, STORE, Library, fl
 from pipelines.settings.reading import load, read_values
 from pipelines.settings.values import Settings
 
-# Sections that are shown as the file has them: with the names of variables and files, not with
-# the secrets.
+# Sections that are shown as in the file: with the names of variables and files, not with the
+# secrets.
 _LIBRARIES: Final[Mapping[tuple[str, str], Library | None]] = {
     ("kafka", "client"): CLIENT,
     ("lake", "store"): STORE,
@@ -25,9 +25,9 @@ def redacted_settings(path: str | Path) -> list[dict[str, Any]]:
     """Returns every setting of a file, with its default where the file does not name it.
 
     Output: section, key, value, `is_default`: whether the value is the default, named by the file
-    or not; what is passed on to a library, and a setting that is needed, have none. What is passed
-    on to a library is hidden unless it is known to be harmless; a secret stands here by the name of
-    its variable or file. Errors: as `load`.
+    or not; options of a library and required settings have no default. An option of a library is
+    hidden unless it is known to be harmless; a secret appears by the name of its variable or file.
+    Errors: as `load`.
     """
     sections = asdict(load(path))
     file = read_values(path)
@@ -41,6 +41,7 @@ def redacted_settings(path: str | Path) -> list[dict[str, Any]]:
         sections[section] = file["publish"][name].get("client", {})
         libraries[section] = CLIENT
         del publisher["client"]
+
     for (section, key), library in _LIBRARIES.items():
         sections[section].pop(key)
         sections[f"{section}.{key}"] = file.get(section, {}).get(key, {})

@@ -15,7 +15,7 @@ log = logging.getLogger("txlake.settings")
 
 _ENDINGS: Final = ("_env", "_file")
 
-_told: set[str] = set()  # the files that this process has warned of
+_warned_paths: set[str] = set()  # the files of which this process has warned
 
 
 class SettingsError(Exception):
@@ -26,16 +26,17 @@ class SettingsError(Exception):
 
 
 def secret_name(name: str) -> tuple[str, str]:
-    """Returns the key that a setting's name is about, and how its value is found.
+    """Returns the key in a setting's name, and the way to its value.
 
-    Output: of `<key>_env` and `<key>_file` the key and the ending; of any other the name and "".
+    Output: for `<key>_env` and `<key>_file` the key and the ending; for another name the name and
+    an empty ending.
     """
     ending = next((ending for ending in _ENDINGS if name.endswith(ending)), "")
     return name.removesuffix(ending), ending
 
 
 def section_of(values: Any, section: str) -> dict[str, Any]:
-    """Returns the values of a section. Errors: SettingsError if it is none."""
+    """Returns the values of a section. Errors: SettingsError if it is no section."""
     if not isinstance(values, dict):
         raise SettingsError(f"{section} has a value: {section.rpartition(' ')[2]} is a section")
     return values
@@ -44,13 +45,13 @@ def section_of(values: Any, section: str) -> dict[str, Any]:
 def warn_if_others_can_read(path: str, place: str) -> None:
     """Logs a warning if every user of this machine may read the file of a secret.
 
-    Input: `place`: the setting or option that names it. Errors: OSError.
-    Replay: each file is said once in a process.
+    Input: `place`: the setting or option with the file's name. Errors: OSError.
+    Replay: a process warns once of each file.
     """
     mode = stat.S_IMODE(Path(path).stat().st_mode)
 
-    if mode & stat.S_IROTH and path not in _told:
-        _told.add(path)
+    if mode & stat.S_IROTH and path not in _warned_paths:
+        _warned_paths.add(path)
         log.warning(
             "%s: every user of this machine may read %s (mode %o): chmod 600 it", place, path, mode
         )
@@ -59,8 +60,8 @@ def warn_if_others_can_read(path: str, place: str) -> None:
 def secret(name: str, value: str, section: str) -> str:
     """Returns the secret of `<key>_env`, the name of a variable, or of `<key>_file`.
 
-    Errors: SettingsError if there is none. It does not have the value: who takes the setting for
-    the secret itself would find it in a log.
+    Errors: SettingsError if there is none. It does not have the value: a user who mistakes the
+    setting for the secret itself would find the secret in a log.
     """
     place = f"{section} {name}"
 

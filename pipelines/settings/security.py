@@ -19,10 +19,10 @@ _NAMES: Final = (_KEYS, _OPERATORS, _REQUIRE_ID)
 
 @dataclass(frozen=True)
 class SecuritySettings:
-    """The keys that operations and checks are signed with; the first one of each signs.
+    """The keys for signing operations and checks; the first one of each signs.
 
     `keys`: by producer group, one or two; `operators`: any number, by their ids.
-    `require_transaction_id`: whether a producer's operation has to name its transaction.
+    `require_transaction_id`: whether a producer's operation must name its transaction.
     """
 
     keys: Mapping[str, tuple[SigningKey, ...]] = field(default_factory=dict)
@@ -38,30 +38,35 @@ def read_security(values: Mapping[str, Any], source: str) -> SecuritySettings:
                 f"{source}: [security] {name} is unknown; the keys are {', '.join(_NAMES)}"
                 f"{did_you_mean(name, _NAMES)}"
             )
+
     is_required = values.get(_REQUIRE_ID, True)
     if not isinstance(is_required, bool):
         raise SettingsError(
             f"{source}: [security] {_REQUIRE_ID} = {is_required!r}: true or false is allowed"
         )
+
     groups = section_of(values.get(_KEYS, {}), f"{source}: [security.keys]")
     keys = {}
-    for group, given in groups.items():
+    for group, group_values in groups.items():
         section = f"{source}: [security.keys.{group}]"
         if not matches(GROUP_PATTERN, group):
             raise SettingsError(f"{section}: a group's name like {GROUP_PATTERN} is allowed")
-        found = _read(given, section)
-        if not found:
+        group_secrets = _read(group_values, section)
+        if not group_secrets:
             raise SettingsError(f"{section} is empty: one key is needed, at most {KEYS_MAX}")
+
         try:
-            keys[group] = group_keys(found.values())
+            keys[group] = group_keys(group_secrets.values())
         except ValueError as error:
             raise SettingsError(f"{section}: {error}") from None
+
     section = f"{source}: [security.operators]"
+
     return SecuritySettings(keys, _read(values.get(_OPERATORS, {}), section), is_required)
 
 
 def _read(values: Any, section: str) -> dict[str, SigningKey]:
-    """Returns the keys of a table: `<key id>_env` or `<key id>_file` says where a secret is."""
+    """Returns the keys of a table: `<key id>_env` or `<key id>_file` names a secret's place."""
     keys: dict[str, SigningKey] = {}
 
     for name, value in section_of(values, section).items():

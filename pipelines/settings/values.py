@@ -21,7 +21,7 @@ from txlake._paths import require_meant
 
 _LONG_MAX = 2**63 - 1
 _DAY_MS = 86_400_000
-# 31,700 years: longer than anything lasts, and an instant behind it still fits a column.
+# 31,700 years: longer than any real span, and an instant so far ahead still fits a column.
 _SPAN_MS_MAX = 10**15
 # A hundred years: how far ahead a message can be due. From any present the instant fits a column,
 # which ends in 2262.
@@ -36,7 +36,7 @@ def _limits(low: int, high: int) -> str:
 
 
 def _whole(low: int, high: int = _LONG_MAX) -> dict[str, Any]:
-    return {"is_allowed": lambda v: low <= v <= high, "allowed": _limits(low, high)}
+    return {"is_allowed": lambda value: low <= value <= high, "allowed": _limits(low, high)}
 
 
 def _span_ms(low: int) -> dict[str, Any]:
@@ -45,17 +45,20 @@ def _span_ms(low: int) -> dict[str, Any]:
 
 def _whole_or_forever(high: int) -> dict[str, Any]:
     return {
-        "is_allowed": lambda v: v == p.FOREVER or 1 <= v <= high,
+        "is_allowed": lambda value: value == p.FOREVER or 1 <= value <= high,
         "allowed": f"{_limits(1, high)}, or -1",
     }
 
 
 def _name(pattern: str) -> dict[str, Any]:
-    return {"is_allowed": lambda v: p.matches(pattern, v), "allowed": f"text like {pattern}"}
+    return {
+        "is_allowed": lambda value: p.matches(pattern, value),
+        "allowed": f"text like {pattern}",
+    }
 
 
 def _one_of(*values: str) -> dict[str, Any]:
-    return {"is_allowed": lambda v: v in values, "allowed": " or ".join(map(repr, values))}
+    return {"is_allowed": lambda value: value in values, "allowed": " or ".join(map(repr, values))}
 
 
 def _not_empty() -> dict[str, Any]:
@@ -72,7 +75,7 @@ def _are_servers(text: str) -> bool:
 
 @dataclass(frozen=True)
 class LakeSettings:
-    """Where the lake is, and how long it keeps what has ended.
+    """The lake's location, and how long it keeps ended transactions.
 
     `store`: delta-rs's storage options, for a lake on an object store.
     """
@@ -83,13 +86,13 @@ class LakeSettings:
     store: dict[str, str] = field(default_factory=dict, repr=False)
 
     def place(self) -> LakeLocation:
-        """Returns where the lake is. Errors: NotALakeError."""
+        """Returns the lake's location. Errors: NotALakeError."""
         return lake_location(self.path, self.store)
 
 
 @dataclass(frozen=True)
 class KafkaSettings:
-    """Where Kafka is, and the names of our topics there."""
+    """The address of Kafka, and the names of our topics."""
 
     bootstrap_servers: str = field(
         metadata={"is_allowed": _are_servers, "allowed": "host:port, comma separated,"}
@@ -136,7 +139,7 @@ class TransactionSettings:
 
 @dataclass(frozen=True)
 class TopicSettings:
-    """How real topics are made, and how long they keep messages."""
+    """How real topics are created, and how long they keep messages."""
 
     auto_create_topics: bool = True
     default_queue_count: int = field(default=4, metadata=_whole(1, 10_000))
@@ -196,7 +199,7 @@ class StreamSettings:
 
 @dataclass(frozen=True)
 class MaintenanceSettings:
-    """How the lake's tables are kept in shape while the stream runs."""
+    """How the lake's tables are maintained while the stream runs."""
 
     merge_files: int = field(default=16, metadata=_whole(2, 1_000))
     file_bytes_max: int = field(default=33_554_432, metadata=_whole(1_048_576, 2**30))
@@ -209,7 +212,7 @@ class MaintenanceSettings:
 
 @dataclass(frozen=True)
 class MetricsSettings:
-    """Where the job tells Prometheus and probes how it is. Port 0: nowhere."""
+    """The address of the job's metrics and health probes. Port 0: none."""
 
     host: str = field(default="127.0.0.1", metadata=_not_empty())
     port: int = field(default=0, metadata=_whole(0, 65_535))
@@ -218,7 +221,7 @@ class MetricsSettings:
 
 @dataclass(frozen=True)
 class HealthSettings:
-    """From when on something is a problem (`pipelines/health/problems.py`)."""
+    """The limits from which on something is a problem (`pipelines/health/problems.py`)."""
 
     consumer_lag_ms: int = field(default=300_000, metadata=_span_ms(1))
     consumer_gone_ms: int = field(default=60_000, metadata=_span_ms(1))
@@ -226,7 +229,7 @@ class HealthSettings:
 
 @dataclass(frozen=True)
 class LogSettings:
-    """The job's log: its form, and which lines are too many."""
+    """The job's log: its format, and the limits of its lines."""
 
     format: str = field(default="text", metadata=_one_of("text", "json"))
     level: str = field(default="info", metadata=_one_of("debug", "info", "warning"))
@@ -253,18 +256,19 @@ class Settings:
     spark: dict[str, str] = field(default_factory=dict, repr=False)
 
     def parameters(self) -> Parameters:
-        """Returns what the decision depends on; recorded in every epoch's plan."""
-        t = self.transaction
+        """Returns the parameters of the decision; they are recorded in every epoch's plan."""
+        transaction = self.transaction
+
         return Parameters(
-            transaction_timeout_ms=t.transaction_timeout_ms,
-            check_interval_ms=t.check_interval_ms,
-            check_max=t.check_max,
-            half_retention_ms=t.half_retention_ms,
-            check_rate_max=t.check_rate_max,
-            late_end_policy=t.late_end_policy,
-            orphan_operation_ttl_ms=t.orphan_operation_ttl_ms,
+            transaction_timeout_ms=transaction.transaction_timeout_ms,
+            check_interval_ms=transaction.check_interval_ms,
+            check_max=transaction.check_max,
+            half_retention_ms=transaction.half_retention_ms,
+            check_rate_max=transaction.check_rate_max,
+            late_end_policy=transaction.late_end_policy,
+            orphan_operation_ttl_ms=transaction.orphan_operation_ttl_ms,
             require_transaction_id=self.security.require_transaction_id,
-            reject_after_immunity=t.reject_after_immunity,
+            reject_after_immunity=transaction.reject_after_immunity,
             auto_create_topics=self.topics.auto_create_topics,
             default_queue_count=self.topics.default_queue_count,
             topics_max=self.topics.topics_max,
@@ -279,7 +283,7 @@ class Settings:
         )
 
     def wire_limits(self) -> WireLimits:
-        """Returns what decoding depends on."""
+        """Returns the limits of decoding."""
         return WireLimits(
             topics=self.kafka.topics(),
             check_topic_prefix=self.kafka.check_topic_prefix,
@@ -289,15 +293,16 @@ class Settings:
         )
 
     def maintenance_limits(self) -> MaintenanceLimits:
-        """Returns when a table needs a step of maintenance."""
-        m = self.maintenance
+        """Returns the limits from which on a table needs a step of maintenance."""
+        maintenance = self.maintenance
+
         return MaintenanceLimits(
-            m.merge_files,
-            m.file_bytes_max,
-            m.checkpoint_commits,
-            m.log_retention_ms,
-            m.file_retention_ms,
-            m.stream_retention_ms,
+            maintenance.merge_files,
+            maintenance.file_bytes_max,
+            maintenance.checkpoint_commits,
+            maintenance.log_retention_ms,
+            maintenance.file_retention_ms,
+            maintenance.stream_retention_ms,
             self.lake.retention_ms,
             Retention(self.topics.retention_ms, self.topics.retention_bytes),
         )

@@ -15,7 +15,7 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, Mes
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from pipelines.local_broker.broker import Broker, BrokerError
-from pipelines.local_server.ports import listens
+from pipelines.local_server.ports import is_listening
 from pipelines.local_server.server import HOST
 
 DEADLINE_S = 240.0
@@ -114,7 +114,7 @@ def test_data_and_port_survive_restart_and_kill_and_are_released_at_the_end(
         assert consume(broker, "kept", "after-kill").value() == b"one"
         pid = broker.pid
     assert not is_alive(pid)
-    assert not listens(HOST, broker.port)
+    assert not is_listening(HOST, broker.port)
     with Broker(tmp_path / "other", port=broker.port) as other:
         assert other.bootstrap_servers == servers
 
@@ -129,7 +129,7 @@ def test_broker_that_ends_at_once_shows_the_end_of_its_log(tmp_path: Path) -> No
     failing = Broker(tmp_path, properties={"log.retention.ms": "soon"})
     with pytest.raises(BrokerError, match=r"(?s)ended with code 1; the end of .*soon.*"):
         failing.start()
-    assert not listens(HOST, failing.port)
+    assert not is_listening(HOST, failing.port)
 
 
 def test_broker_dies_with_the_process_that_started_it(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from pipelines.health.groups import ANSWER_MS, NEWEST_CHECKS
 from pipelines.local_broker.broker import Broker
-from pipelines.local_server.ports import listens
+from pipelines.local_server.ports import is_listening
 from tests.support.http_client import free_port, get
 from tests.support.job import Job, settings_for
 from tests.support.kafka_writer import KafkaWriter
@@ -101,7 +101,7 @@ def test_metrics_agree_with_the_tables_of_the_lake_and_are_true_from_the_start(
     finally:
         job.stop()
     assert job.error is None
-    assert not listens("127.0.0.1", port)
+    assert not is_listening("127.0.0.1", port)
     with monkeypatch.context() as later:
         now = time.time_ns()
         later.setattr("time.time_ns", lambda: now + ANSWER_MS * 1_000_000)
@@ -149,7 +149,7 @@ def test_a_job_is_not_ready_while_kafka_is_away(tmp_path: Path, unique: Unique) 
         job.wait_until_dead()
         own.stop()
     assert job.error is None
-    assert not listens("127.0.0.1", port)
+    assert not is_listening("127.0.0.1", port)
 
 
 def test_a_standby_is_healthy_and_not_ready_until_it_takes_over(

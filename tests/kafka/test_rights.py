@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from pipelines.cli.main import main
 from pipelines.errors import JobError, KafkaRefusedError, StartError
-from pipelines.health.kafka import lags, members_of
+from pipelines.health.kafka import members_of, topic_lags
 from pipelines.job.group import DriverGroup
 from pipelines.operate.records import command, operation, write
 from pipelines.settings import Settings
@@ -113,7 +113,7 @@ def test_each_role_does_its_work_and_nothing_else(
         job.wait_for(lambda: job.messages("held"), "what the operator commits")
         for user in ("txlake-operator", "txlake-metrics"):
             seen = settings_of(guarded, lake, user)
-            assert len(lags(seen, read_progress(job.lake).last)) == 4
+            assert len(topic_lags(seen, read_progress(job.lake).last)) == 4
             assert list(members_of(seen.kafka, ["shop"])) == ["shop"]
         looked = DriverGroup(operator.kafka, str(lake)).describe()
         assert looked.active == job.driver.owner

@@ -17,7 +17,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from pipelines.local_server.ports import listens
+from pipelines.local_server.ports import is_listening
 from pipelines.local_server.server import HOST
 from pipelines.local_store.store import REGION, Store
 from tests.support.fault_proxy import FaultProxy
@@ -244,6 +244,6 @@ def test_proxy_ends_with_the_process_that_started_it(store: Store) -> None:
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         port = int(parent.stdout.readline())
-        assert listens(HOST, port)
+        assert is_listening(HOST, port)
         parent.kill()
-    wait_until(lambda: not listens(HOST, port), "the end of the proxy")
+    wait_until(lambda: not is_listening(HOST, port), "the end of the proxy")

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from pipelines.local_server.ports import listens
+from pipelines.local_server.ports import is_listening
 from pipelines.local_server.server import HOST
 from pipelines.local_store.store import Keys, Store, StoreError
 from tests.support.store import Bucket, make_bucket, need
@@ -52,7 +52,7 @@ def test_data_keys_and_port_survive_restart_and_kill_and_are_released(tmp_path: 
         store.start()
         assert store.endpoint == bucket.endpoint
         assert numbers_of(bucket) == [1]
-    assert not listens(HOST, store.port)
+    assert not is_listening(HOST, store.port)
     with Store(tmp_path, port=store.port) as again:
         assert again.keys == store.keys
         assert numbers_of(bucket) == [1]

@@ -17,7 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from pipelines.cli.main import main
 from pipelines.cli.servers import ID_VARIABLE, SECRET_VARIABLE, connection_help, store
-from pipelines.local_server.ports import listens
+from pipelines.local_server.ports import is_listening
 from pipelines.local_server.server import HOST
 from pipelines.local_store.store import Store
 from pipelines.settings import load
@@ -93,7 +93,7 @@ def test_what_it_prints_is_what_a_lake_needs(tmp_path: Path) -> None:
         assert command.end(signal.SIGTERM) == 0
     assert command.text.endswith("\nstopped; its data is kept\n")
     assert lake.store["secret_access_key"] not in command.text
-    assert not listens(HOST, int(lake.store["endpoint"].rpartition(":")[2]))
+    assert not is_listening(HOST, int(lake.store["endpoint"].rpartition(":")[2]))
 
 
 def test_keys_of_the_environment_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

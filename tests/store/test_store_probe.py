@@ -21,8 +21,8 @@ from tests.support.store import Bucket, make_bucket, need
 class OpenStore(Store):
     """A store that looks at no signature, so that a proxy can change what was signed."""
 
-    def _prepared(self, java_command: list[str]) -> list[str]:
-        command = super()._prepared(java_command)
+    def _prepare(self, java_command: list[str]) -> list[str]:
+        command = super()._prepare(java_command)
         path = Path(command[-1])
         settings = path.read_text("utf-8")
         assert "authorization=aws-v2-or-v4" in settings

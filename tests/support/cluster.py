@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from pipelines.jvm.java import java_home
-from pipelines.local_server.ports import Reservation, listens
+from pipelines.local_server.ports import Reservation, is_listening
 from tests.support.processes import kill_children
 
 _PYSPARK = importlib.util.find_spec("pyspark")
@@ -48,7 +48,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         ui = ("--webui-port", "0")
         self._start("master", "master.Master", "--host", HOST, "--port", str(self.port), *ui)
-        self._wait("the master", lambda: listens(HOST, self.port))
+        self._wait("the master", lambda: is_listening(HOST, self.port))
         for number in range(WORKERS):
             name = f"worker-{number}"
             self._start(

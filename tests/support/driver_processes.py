@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from pipelines.cli.main import report_known_errors
+from pipelines.cli.main import known_errors
 from tests.support.wait import wait_until
 
 _DEADLINE_S = 120.0
@@ -87,7 +87,7 @@ def _run(log: str, work: Callable[..., None], values: tuple[Any, ...]) -> None:
     sys.modules["__main__"].__file__ = __file__
     try:
         work(*values)
-    except report_known_errors() as error:
+    except known_errors() as error:
         failure = click.ClickException(str(error))
         failure.show()
         sys.exit(failure.exit_code)

@@ -60,7 +60,7 @@ class RightsBroker(Broker):
             "sasl.password": PASSWORD,
         }
 
-    def _prepared(self, java_command: list[str]) -> list[str]:
+    def _prepare(self, java_command: list[str]) -> list[str]:
         own = f"BROKER://{self.bootstrap_servers},ROLES://{self.roles_server}"
         self._properties |= {
             "listeners": f"{own},CONTROLLER://{HOST}:{self._ports[1]}",
@@ -68,7 +68,7 @@ class RightsBroker(Broker):
             "listener.security.protocol.map":
                 "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT,ROLES:SASL_PLAINTEXT",
         }  # fmt: skip
-        return super()._prepared(java_command)
+        return super()._prepare(java_command)
 
     def configure(self, line: str) -> None:
         """Run a line of kafka-configs.sh, as the broker's administrator."""

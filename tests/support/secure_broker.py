@@ -71,7 +71,7 @@ class SecureBroker(Broker):
             for future in admin.alter_user_scram_credentials([change]).values():
                 future.result(30)
 
-    def _prepared(self, java_command: list[str]) -> list[str]:
+    def _prepare(self, java_command: list[str]) -> list[str]:
         ours = [f"{name}://{self.address(name)}" for name in LISTENERS]
         plain = f"BROKER://{self.bootstrap_servers}"
         kinds = ["BROKER:PLAINTEXT", "CONTROLLER:PLAINTEXT"]
@@ -81,7 +81,7 @@ class SecureBroker(Broker):
             "advertised.listeners": ",".join([plain, *ours]),
             "listener.security.protocol.map": ",".join(kinds),
         }
-        java, *options = super()._prepared(java_command)
+        java, *options = super()._prepare(java_command)
         return [
             java,
             f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self._tokens.keys_url}",

@@ -172,13 +172,13 @@ def test_a_curve_keeps_what_is_pending_and_shows_a_gap_where_nothing_is_known() 
            "given_up": 0, "p50_ms": 20, "max_ms": 30}  # fmt: skip
     history = History(0, 120_000, 1_000, [{**row, "bucket": 10}, {**row, "bucket": 60}], False)
     lag, waiting, held, rates, times = charts(history)
-    assert len(lag.lines[0].parts) == 2 and lag.most == "1.5 s"
-    assert len(waiting.lines[0].parts) == 2 and waiting.most == "4"
+    assert len(lag.lines[0].parts) == 2 and lag.maximum == "1.5 s"
+    assert len(waiting.lines[0].parts) == 2 and waiting.maximum == "4"
     (part,) = held.lines[0].parts
     assert part.startswith("50.0,") and part.endswith("600.0,4.0") and held.lines[0].now == "2"
     landed = rates.lines[0].parts[0].split()
-    assert landed[0] == f"0.0,{HEIGHT}.0" and len(landed) == BUCKETS + 1 and rates.most == "10"
-    assert times.most == "30 ms"
+    assert landed[0] == f"0.0,{HEIGHT}.0" and len(landed) == BUCKETS + 1 and rates.maximum == "10"
+    assert times.maximum == "30 ms"
     assert all(not one.lines[0].parts for one in charts(History(0, 1, 1, [], False))[:3])
 
 

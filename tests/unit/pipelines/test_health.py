@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pipelines.errors import StartError
-from pipelines.local_server.ports import listens
+from pipelines.local_server.ports import is_listening
 from pipelines.metrics.reporter import Reporter, Standing
 from tests.support.history import History
 from tests.support.http_client import Answer, free_port, get
@@ -23,7 +23,7 @@ STREAMS = Standing(is_active=True, is_streaming=True)
 def ready(reporter: Reporter, is_up: bool | None = True) -> str:
     """Return why a reporter is not ready, as its probe has found Kafka."""
     reporter._probe.is_up = is_up
-    return reporter.why_not_ready()
+    return reporter.not_ready_reason()
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_job_serves_metrics_and_health_and_gives_its_port_back() -> None:
         wait_until(lambda: get(port, "/readyz").status == 503, "Kafka is found to be away")
         assert get(port, "/readyz").text == "Kafka at 127.0.0.1:9 does not answer\n"
         assert samples_of(get(port, "/metrics").text)["txlake_kafka_up"] == 0
-    assert not listens("127.0.0.1", port)
+    assert not is_listening("127.0.0.1", port)
     wait_until(lambda: set(threading.enumerate()) <= threads, "no thread is left")
 
 

@@ -163,7 +163,7 @@ def test_what_is_remembered_of_a_long_lag_is_bounded() -> None:
     lag.reset(None, 0)
     for second in range(5_000):
         lag.observe_ends(second * 1_000, {("op", 0): second + 1})
-    assert len(lag._asked) <= 601
+    assert len(lag._samples) <= 601
     ranges = (Range("op", 0, 0, 4_000, 5_000),)
     lag.observe_landed(Plan(1, 5_000_000, {}, {}, ranges, "", {}, {}, "test", 2))
     assert 1_000_000 <= (lag.behind_ms(5_000_000) or 0) <= 1_100_000
@@ -193,7 +193,7 @@ def test_a_scrape_of_thousands_of_hostile_topics_is_bounded_and_legal() -> None:
             for n, name in enumerate(names)]  # fmt: skip
     state = State(halves=pa.Table.from_pylist(rows, schema=HALVES))
     attempts = pa.table({"producer_group": pa.array([], pa.string()), "acknowledged": []})
-    collector.committed(plan, state, tally, attempts, {}, {})
+    collector.add_epoch(plan, state, tally, attempts, {}, {})
     text = generate_latest(registry).decode()
     samples = samples_of(text)
     committed = some(samples, "rocketmq_commit_messages_total")
@@ -263,7 +263,7 @@ def test_consumers_that_lag_or_are_gone_are_measured(
     ):
         consumer.commit()
         now_is(monkeypatch, time.time_ns() // 1_000_000 + 9_000)
-        watch.look()
+        watch.read_once()
         samples = told.samples()
     (lag,) = some(samples, "txlake_consumer_lag_seconds").items()
     (gone,) = some(samples, "txlake_consumer_gone_seconds").items()
@@ -276,5 +276,5 @@ def test_consumers_that_lag_or_are_gone_are_measured(
 
     # What cannot be read is not known: no epoch and no scrape fails.
     shutil.rmtree(job.lake.table_path("topics"))
-    watch.look()
+    watch.read_once()
     assert watch.unread is None and not some(told.samples(), "txlake_consumer_lag_seconds")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pipelines.health.facts import Drivers, Facts, LakeFacts, TopicLag
-from pipelines.health.problems import problems, unknown
+from pipelines.health.problems import problems, unknown_problems
 from pipelines.health.report import as_json, lines
 from pipelines.settings import HealthSettings
 from tests.support.in_memory_job import InMemoryJob
@@ -150,8 +150,8 @@ def test_a_problem_is_named_at_its_limit(facts: Facts, expected: list[str]) -> N
 
 def test_what_kafka_alone_knows_is_said_to_be_unknown() -> None:
     facts = replace(WELL, lags=None, drivers=None, retention_ms=None)
-    assert unknown(facts) == ["not_running", "kafka_away", "no_epoch", "lag", "no_check_topic",
-                              "floor_near"]  # fmt: skip
+    assert unknown_problems(facts) == ["not_running", "kafka_away", "no_epoch", "lag",
+                                       "no_check_topic", "floor_near"]  # fmt: skip
     text = "\n".join(lines(facts))
     assert (
         "not known: not_running, kafka_away, no_epoch, lag, no_check_topic, floor_near (--conf"
@@ -160,10 +160,18 @@ def test_what_kafka_alone_knows_is_said_to_be_unknown() -> None:
 
     trouble = "Kafka at k:1 did not answer"
     away = replace(facts, kafka_trouble=trouble, is_kafka_away=True)
-    assert unknown(away) == ["not_running", "no_epoch", "lag", "no_check_topic", "floor_near"]
+    assert unknown_problems(away) == [
+        "not_running",
+        "no_epoch",
+        "lag",
+        "no_check_topic",
+        "floor_near",
+    ]
     assert f"kafka_away: {trouble}" in "\n".join(lines(away))
     slow = replace(facts, kafka_trouble="look again")
-    assert unknown(slow) == unknown(facts) and "(look again)" in "\n".join(lines(slow))
+    assert unknown_problems(slow) == unknown_problems(facts) and "(look again)" in "\n".join(
+        lines(slow)
+    )
     # A record waits, and Kafka did not hand it out in time: how long is not known.
     assert replace(WELL, lags=[TopicLag("half", 3, None, True)]).lag_ms is None
 
