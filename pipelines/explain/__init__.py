@@ -1,5 +1,6 @@
-"""What became of a transaction, and why: read from a lake, without Spark or Java.
+"""The end of a transaction and its reasons: read from a lake, without Spark or Java.
 
-`target` reads what the operator asks about, `find` fetches its rows. `units`, `waits`, `story` and
-`report` are pure functions from rows to a report; `words` has the sentences, `show` prints them.
+`target` parses the operator's target, `fetch` reads its rows. `units`, `reasons`, `timeline` and
+`report` are pure functions from rows to a report; `rule_texts` has the sentences, `show` prints
+them.
 """

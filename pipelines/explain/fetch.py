@@ -1,7 +1,7 @@
 """All rows of a lake about some messages: few files, few columns, never a body.
 
-It is read as it stands at the newest committed epoch. Rows of the next epoch, which can be planned
-and half written, are read too: their epoch tells them apart.
+The rows are those of the newest committed epoch. Rows of the next epoch, which can be planned and
+half written, are read too: their epoch distinguishes them.
 """
 
 from __future__ import annotations
@@ -108,47 +108,49 @@ def find(lake: Lake, target: p.RecordTarget | Transaction) -> LakeRows:
 def _find(lake: Lake, pool: ThreadPoolExecutor, target: p.RecordTarget | Transaction) -> LakeRows:
     catalog = pool.submit(read_rows, lake, "catalog", ["topic", "table_id"], {})
     epoch, epochs = latest_committed(lake)
-    messages, elsewhere = _messages(lake, target)
+    messages, elsewhere = _find_messages(lake, target)
     table_ids = {row["topic"]: row["table_id"] for row in catalog.result().to_pylist()}
     rows = LakeRows(epoch, epochs, messages, elsewhere, table_ids=table_ids)
 
     if messages:
         return RelatedRows(lake, pool, rows).fetch()
 
-    return replace(rows, losses=_commands(lake, [p.ACCEPT_LOSS]))
+    return replace(rows, losses=_read_commands(lake, [p.ACCEPT_LOSS]))
 
 
 def find_by_keys(lake: Lake, keys: str) -> list[Row]:
     """Returns the messages whose KEYS are this text, or have it as one of their words."""
     where = pc.match_substring(pc.field("keys"), keys)
-    rows = [*_of_source(lake, HALF, {}, where), *_of_source(lake, SCHEDULE, {}, where)]
+    rows = [*_source_rows(lake, HALF, {}, where), *_source_rows(lake, SCHEDULE, {}, where)]
 
     matching = [row for row in rows if row["keys"] == keys or keys in row["keys"].split()]
     return sorted(matching, key=itemgetter("stored_at", "queue_id", "queue_offset"))
 
 
-def _messages(lake: Lake, target: p.RecordTarget | Transaction) -> tuple[list[Row], Sequence[Row]]:
+def _find_messages(
+    lake: Lake, target: p.RecordTarget | Transaction
+) -> tuple[list[Row], Sequence[Row]]:
     """Returns the target's halves and schedule records, whole sets.
 
     Output: for a set also the halves of its transaction id in other half queues.
     """
     if isinstance(target, Transaction):
         of_id: Bounds = {"transaction_id": [target.transaction_id]}
-        return _of_source(lake, HALF, of_id) or _of_source(lake, SCHEDULE, of_id), ()
+        return _source_rows(lake, HALF, of_id) or _source_rows(lake, SCHEDULE, of_id), ()
 
     at_place: Bounds = {"queue_id": [target.queue_id], "queue_offset": [target.queue_offset]}
-    rows = _of_source(lake, target.kind, at_place)
+    rows = _source_rows(lake, target.kind, at_place)
     if target.kind != HALF or not rows or not set_key(rows[0]):
         return rows, ()
 
     (half,) = rows
-    halves = _of_source(lake, HALF, {"transaction_id": [half["transaction_id"]]})
+    halves = _source_rows(lake, HALF, {"transaction_id": [half["transaction_id"]]})
     members = [row for row in halves if set_key(row) == set_key(half)]
     elsewhere = [row for row in halves if row["queue_id"] != half["queue_id"]]
     return members, elsewhere
 
 
-def _of_source(
+def _source_rows(
     lake: Lake, source: str, bounds: Bounds, where: pc.Expression | None = None
 ) -> list[Row]:
     rows = to_dicts(read_rows(lake, source, MESSAGE_COLUMNS, bounds, where))
@@ -156,7 +158,7 @@ def _of_source(
     return [{**row, "source": source} for row in rows]
 
 
-def _commands(lake: Lake, names: Sequence[str]) -> list[Row]:
+def _read_commands(lake: Lake, names: Sequence[str]) -> list[Row]:
     """Returns the landed commands of these names."""
     where = pc.field("command").isin(names)
     return to_dicts(read_rows(lake, "admin", _ADMIN_COLUMNS, {}, where))
@@ -183,14 +185,14 @@ class RelatedRows:
     def fetch(self) -> LakeRows:
         """Returns the given rows with the related ones; reads the tables side by side."""
         rows = self._read_parallel(
-            outcomes=partial(self._of_places, "outcomes"),
-            checks=partial(self._of_places, "checks"),
-            deliveries=partial(self._of_places, "deliveries"),
-            namings=self._namings,
-            conflicts=self._conflicts,
-            commands=partial(_commands, self._lake, [p.RESUME, p.RESEND, p.CANCEL]),
-            recorded=self._recorded,
-            delayed=self._delayed,
+            outcomes=partial(self._rows_at_places, "outcomes"),
+            checks=partial(self._rows_at_places, "checks"),
+            deliveries=partial(self._rows_at_places, "deliveries"),
+            namings=self._read_namings,
+            conflicts=self._read_conflicts,
+            commands=partial(_read_commands, self._lake, [p.RESUME, p.RESEND, p.CANCEL]),
+            recorded=self._read_states,
+            delayed=self._read_delayed,
         )
         pending, halves = rows.pop("recorded")
         rows["delayed"], still_delayed = rows["delayed"]
@@ -239,34 +241,34 @@ class RelatedRows:
         futures = {name: self._pool.submit(read) for name, read in reads.items()}
         return {name: future.result() for name, future in futures.items()}
 
-    def _recorded(self) -> tuple[list[Row], list[Row]]:
+    def _read_states(self) -> tuple[list[Row], list[Row]]:
         """Returns all that was recorded of the halves, the oldest first, and their state."""
         rows = read_state_log(self._lake, "pending", self._epoch, bounds=self._at_place)
         recorded = sorted(to_dicts(rows), key=itemgetter("epoch", "queue_id", "queue_offset"))
         return recorded, to_dicts(latest_rows("pending", rows))
 
-    def _delayed(self) -> tuple[list[Row], list[Row]]:
-        """Returns the messages that had a time to wait for, and those that still wait."""
+    def _read_delayed(self) -> tuple[list[Row], list[Row]]:
+        """Returns the rows of delayed messages, and of those that still wait."""
         columns = self._lake.schema("delayed").names
         rows = read_rows(self._lake, "delayed", columns, self._at_place)
 
         state = latest_rows("delayed", rows.filter(pc.field("epoch") <= self._epoch))
-        return self._at_places(rows.filter(pc.field("change") == PUT)), self._at_places(state)
+        return self._keep_places(rows.filter(pc.field("change") == PUT)), self._keep_places(state)
 
-    def _namings(self) -> list[Row]:
+    def _read_namings(self) -> list[Row]:
         """Returns the namings that wait in the halves' queues."""
         snapshot = snapshot_before(self._lake, self._epoch)
         bounds: Bounds = {"queue_id": self._queues}
         return to_dicts(read_state(self._lake, "waiting", self._epoch, snapshot, bounds))
 
-    def _of_places(self, table: str) -> list[Row]:
+    def _rows_at_places(self, table: str) -> list[Row]:
         columns = self._lake.schema(table).names
-        return self._at_places(read_rows(self._lake, table, columns, self._at_place))
+        return self._keep_places(read_rows(self._lake, table, columns, self._at_place))
 
-    def _at_places(self, rows: pa.Table) -> list[Row]:
+    def _keep_places(self, rows: pa.Table) -> list[Row]:
         return [row for row in to_dicts(rows) if _place_of(row) in self._places]
 
-    def _conflicts(self) -> list[Row]:
+    def _read_conflicts(self) -> list[Row]:
         """Returns conflicts of the halves, and of unreadable records that might name them."""
         columns = self._lake.schema("conflicts").names
         offsets = self._at_place["queue_offset"]

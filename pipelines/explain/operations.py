@@ -53,7 +53,7 @@ def find_operations(
     """Returns the operations that name the halves, or a half of their queues still to come.
 
     Input: `outcomes`, `conflicts` of the halves; `conflicts` also of records that cannot be read;
-    `namings`: what waits in the halves' queues.
+    `namings`: the operations that wait in the halves' queues.
     """
     if not halves:
         return []

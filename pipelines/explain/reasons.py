@@ -1,7 +1,7 @@
-"""Why something is not decided, or not delivered, and what it waits for next.
+"""The reasons why a unit is not decided, or not delivered, and its next step.
 
-Pure functions from a unit, as it stands after the newest committed epoch, to sentences. `now_ms`
-only tells whether the job has been silent for long.
+Pure functions from a unit, after the newest committed epoch, to sentences. `now_ms` only serves to
+recognize a job that has been silent for long.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Reason:
 
 
 def why_not_ended(unit: Unit, now_ms: int) -> list[Reason]:
-    """Returns why a unit is not ended: causes first, what comes next last."""
+    """Returns why a unit is not ended: causes first, the next step last."""
     if unit.error is not None:
         rule = Rule(f"it cannot be read ({unit.error}): it is never decided", rule_texts.READABLE)
         return [Reason("unreadable", rule)]
@@ -55,10 +55,10 @@ def why_not_ended(unit: Unit, now_ms: int) -> list[Reason]:
         return _why_pending(unit, now_ms)
 
     epoch = max(message["epoch"] for message in unit.messages)
-    return [_not_committed("landed", epoch), *_why_pending(unit, now_ms)]
+    return [_uncommitted_reason("landed", epoch), *_why_pending(unit, now_ms)]
 
 
-def _not_committed(action: str, epoch: int) -> Reason:
+def _uncommitted_reason(action: str, epoch: int) -> Reason:
     return Reason(
         "not_committed", Rule(f"{action} in epoch {epoch}, not committed yet", "`epochs`")
     )
@@ -71,26 +71,30 @@ def _why_pending(unit: Unit, now_ms: int) -> list[Reason]:
 
     early = sorted({row["epoch"] for row in unit.outcomes if not unit.is_committed(row)})
     if early:
-        return [_not_committed("decided", early[0])]
+        return [_uncommitted_reason("decided", early[0])]
 
     if not unit.halves:
-        return [_not_committed("landed", unit.messages[0]["epoch"])]
+        return [_uncommitted_reason("landed", unit.messages[0]["epoch"])]
 
     first = next(half for half in unit.halves if half["queue_offset"] == half["unit_offset"])
-    waits = [*_ends(unit, first), *_not_landed(unit, newest)]
+    waits = [*_end_reasons(unit, first), *_unread_operations(unit, newest)]
     if first["discard_cause"] is not None:
-        return [*waits, _discarded(unit, first, newest)]
-    return [*waits, *_unacknowledged(unit, first), _next(unit, first, newest, now_ms)]
+        return [*waits, _discard_reason(unit, first, newest)]
+    return [
+        *waits,
+        *_unacknowledged_check(unit, first),
+        _next_step_reason(unit, first, newest, now_ms),
+    ]
 
 
-def _ends(unit: Unit, first: Row) -> Iterator[Reason]:
+def _end_reasons(unit: Unit, first: Row) -> Iterator[Reason]:
     """Returns why the operations that name the unit do not end it."""
     if unit.missing_seqs:
         names = ", ".join(map(str, unit.missing_seqs))
         size = unit.messages[0]["tran_size"]
         text = f"its set is incomplete: of TRAN_SIZE {size}, TRAN_SEQ {names} missing"
         yield Reason("set_incomplete", Rule(text, rule_texts.SETS, 2))
-        yield from _split(unit)
+        yield from _split_set_reasons(unit)
 
     for op in unit.waiting:
         text = f"op {op['queue_id']}-{op['queue_offset']} {op['decision']} waits"
@@ -118,7 +122,7 @@ def _ends(unit: Unit, first: Row) -> Iterator[Reason]:
         yield Reason("no_end", Rule(text, rule_texts.END_RULES))
 
 
-def _split(unit: Unit) -> Iterator[Reason]:
+def _split_set_reasons(unit: Unit) -> Iterator[Reason]:
     """Returns that members of the set stand in another half queue."""
     if unit.elsewhere:
         seqs = ", ".join(str(seq) for seq in sorted({row["tran_seq"] for row in unit.elsewhere}))
@@ -159,7 +163,7 @@ def _blocking_operation(unit: Unit, first: Row, rollback: Row) -> str | None:
     return None
 
 
-def _not_landed(unit: Unit, newest: Plan) -> Iterator[Reason]:
+def _unread_operations(unit: Unit, newest: Plan) -> Iterator[Reason]:
     """Returns the number of operations of the queue that the job has still to read."""
     for r in newest.ranges:
         if r.place == (newest.topics[OP], unit.queue_id) and r.end_offset > r.to_offset:
@@ -171,7 +175,7 @@ def _not_landed(unit: Unit, newest: Plan) -> Iterator[Reason]:
             yield Reason("ops_not_landed", Rule(text, "Words"))
 
 
-def _discarded(unit: Unit, first: Row, newest: Plan) -> Reason:
+def _discard_reason(unit: Unit, first: Row, newest: Plan) -> Reason:
     target = unit.target(first["queue_offset"])
     is_applied = plan_parameters(newest).late_end_policy == "apply"
     late = ": a late end still ends it, or" if is_applied else ", and late ends are rejected:"
@@ -183,7 +187,7 @@ def _discarded(unit: Unit, first: Row, newest: Plan) -> Reason:
     return Reason("discarded", Rule(text, rule_texts.END_RULES), resume=str(target))
 
 
-def _unacknowledged(unit: Unit, first: Row) -> Iterator[Reason]:
+def _unacknowledged_check(unit: Unit, first: Row) -> Iterator[Reason]:
     """Returns a wait if the last attempt to ask did not reach Kafka."""
     attempts = [row for row in unit.checks if row["arm"] == first["arm"] and unit.is_committed(row)]
 
@@ -195,8 +199,8 @@ def _unacknowledged(unit: Unit, first: Row) -> Iterator[Reason]:
         yield Reason("not_acknowledged", Rule(text, rule_texts.EPOCH_RULES, 6))
 
 
-def _next(unit: Unit, first: Row, newest: Plan, now_ms: int) -> Reason:
-    """Returns what time does next: a check, or the discard."""
+def _next_step_reason(unit: Unit, first: Row, newest: Plan, now_ms: int) -> Reason:
+    """Returns the next step that time brings: a check, or the discard."""
     parameters = plan_parameters(newest)
     step = next_step(first, parameters)
     known_at = newest.known_at.get(unit.queue_id)
@@ -244,13 +248,13 @@ def _next(unit: Unit, first: Row, newest: Plan, now_ms: int) -> Reason:
 def why_not_delivered(unit: Unit, message: Row, now_ms: int) -> list[Reason]:
     """Returns why a message that is to be delivered is not delivered yet; empty if it is."""
     offset = message["queue_offset"]
-    last = _last(unit.deliveries, offset)
+    last = _last_row(unit.deliveries, offset)
     if last is None:
-        delayed = _last(unit.delayed, offset)
-        return [] if delayed is None else [_delayed(delayed, unit, now_ms)]
+        delayed = _last_row(unit.delayed, offset)
+        return [] if delayed is None else [_delay_reason(delayed, unit, now_ms)]
 
     if not unit.is_committed(last):
-        return [_not_committed(last["action"], last["epoch"])]
+        return [_uncommitted_reason(last["action"], last["epoch"])]
 
     if last["action"] == "CANCELLED":
         commands = {row["queue_offset"]: row for row in unit.lake_rows.commands}
@@ -282,12 +286,12 @@ def why_not_delivered(unit: Unit, message: Row, now_ms: int) -> list[Reason]:
     return []
 
 
-def _last(rows: list[Row], queue_offset: int) -> Row | None:
+def _last_row(rows: list[Row], queue_offset: int) -> Row | None:
     """Returns the last of the rows about one message."""
     return next((row for row in reversed(rows) if row["queue_offset"] == queue_offset), None)
 
 
-def _delayed(row: Row, unit: Unit, now_ms: int) -> Reason:
+def _delay_reason(row: Row, unit: Unit, now_ms: int) -> Reason:
     newest = unit.lake_rows.newest
     text = f"{unit.target(row['queue_offset'])} {delayed_text(unit, row)}"
 

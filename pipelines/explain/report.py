@@ -1,4 +1,4 @@
-"""A unit's report: how it stands, by which rule, where its messages are, what they wait for.
+"""A unit's report: its status, the rule, the places of its messages, the reasons for waiting.
 
 Pure functions from a unit to plain values; `show` prints them.
 """
@@ -63,7 +63,7 @@ class MessageReport:
 
 @dataclass(frozen=True)
 class Decision:
-    """One end and its rule. Units: ms. `numbers`: what the rule compared, in words."""
+    """One end and its rule. Units: ms. `numbers`: the values that the rule compared, in words."""
 
     outcome: str
     cause: str
@@ -78,7 +78,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Report:
-    """All there is to say about a unit."""
+    """The whole report about a unit."""
 
     unit: Unit
     status: str

@@ -35,14 +35,14 @@ def lines(report: Report) -> Iterator[str]:
     yield f"{name}{group}: {report.headline}"
 
     for message in report.messages:
-        yield from _message(report, message)
+        yield from _message_lines(report, message)
     for decision in report.decisions:
-        yield from _decision(report, decision)
+        yield from _decision_lines(report, decision)
     for wait in report.waits:
         yield f"  {'next' if wait.code in _NEXT else 'why'}: {wait}"
 
 
-def _message(report: Report, message: MessageReport) -> Iterator[str]:
+def _message_lines(report: Report, message: MessageReport) -> Iterator[str]:
     row = message.row
     keys = "" if row["keys"] is None else f", keys {row['keys']}"
     text = f"  {report.unit.name(row['queue_offset'])}, topic {row['real_topic']}{keys}: "
@@ -54,7 +54,7 @@ def _message(report: Report, message: MessageReport) -> Iterator[str]:
             f"{place.queue_offset} (table {place.table}) in epoch {place.epoch}"
             f"{DELETED if place.is_deleted else ''}"
         )
-        yield f"    {_readers(message)}"
+        yield f"    {_readers_text(message)}"
         return
 
     end = message.end
@@ -63,7 +63,7 @@ def _message(report: Report, message: MessageReport) -> Iterator[str]:
         yield f"    why: {wait}"
 
 
-def _readers(message: MessageReport) -> str:
+def _readers_text(message: MessageReport) -> str:
     """Returns the consumer groups that have read a delivered message and those that have not."""
     if not message.readers:
         return "no consumer group has read its topic"
@@ -79,7 +79,7 @@ def _readers(message: MessageReport) -> str:
     return "; ".join(parts)
 
 
-def _decision(report: Report, decision: Decision) -> Iterator[str]:
+def _decision_lines(report: Report, decision: Decision) -> Iterator[str]:
     queue = report.unit.queue_id
     by = "" if decision.op_queue_offset is None else f" by op {queue}-{decision.op_queue_offset}"
     yield f"  {decision.outcome}, cause {decision.cause}{by}: {decision.rule}"
@@ -114,7 +114,7 @@ def to_json(report: Report) -> dict[str, Any]:
                 "event": event.kind,
                 "is_committed": event.is_committed,
                 "text": event.text,
-                **{name: _plain(name, value) for name, value in event.detail.items()},
+                **{name: _json_value(name, value) for name, value in event.detail.items()},
             }
             for event in report.events
         ],
@@ -161,5 +161,5 @@ def _wait_json(wait: Reason) -> dict[str, Any]:
     }
 
 
-def _plain(name: str, value: Any) -> Any:
+def _json_value(name: str, value: Any) -> Any:
     return instant(value) if name.endswith("_at") and isinstance(value, int) else value

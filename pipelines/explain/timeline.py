@@ -42,13 +42,13 @@ class Event:
 def events(unit: Unit) -> list[Event]:
     """Returns a unit's timeline."""
     all_events = [
-        *_landed(unit),
-        *_commands(unit),
-        *_outcomes(unit),
-        *_checks(unit),
-        *_deliveries(unit),
-        *_operations(unit),
-        *_conflicts(unit),
+        *_message_events(unit),
+        *_command_events(unit),
+        *_outcome_events(unit),
+        *_check_events(unit),
+        *_delivery_events(unit),
+        *_operation_events(unit),
+        *_conflict_events(unit),
     ]
     return sorted(all_events, key=lambda event: (event.epoch, event.phase, event.at))
 
@@ -75,7 +75,7 @@ def _event(
     return Event(at, row["epoch"], phase, kind, text, is_committed, detail)
 
 
-def _landed(unit: Unit) -> Iterator[Event]:
+def _message_events(unit: Unit) -> Iterator[Event]:
     for row in unit.messages:
         text = unit.name(row["queue_offset"])
         if row["error"] is not None:
@@ -118,7 +118,7 @@ def _delay_text(row: Row) -> str:
     return ""
 
 
-def _operations(unit: Unit) -> Iterator[Event]:
+def _operation_events(unit: Unit) -> Iterator[Event]:
     columns = (
         "queue_id",
         "queue_offset",
@@ -206,11 +206,11 @@ def _effect_of(unit: Unit, op: Row) -> str:
     return "waits" if any(other["queue_offset"] == offset for other in unit.waiting) else "absorbed"
 
 
-def _conflicts(unit: Unit) -> Iterator[Event]:
+def _conflict_events(unit: Unit) -> Iterator[Event]:
     columns = ("queue_id", "op_queue_offset", "half_queue_offset", "reason")
     for row in unit.conflicts:
         rule = rule_texts.CONFLICTS.get(row["reason"])
-        sentence = "" if rule is None else f": {rule}{_lateness(unit, row)}"
+        sentence = "" if rule is None else f": {rule}{_lateness_text(unit, row)}"
         text = (
             f"op {row['queue_id']}-{row['op_queue_offset']} is without effect on half "
             f"{row['queue_id']}-{row['half_queue_offset']}: {row['reason']}{sentence}"
@@ -218,7 +218,7 @@ def _conflicts(unit: Unit) -> Iterator[Event]:
         yield _event(unit, row, row["decided_at"], CONFLICT, "conflict", text, columns)
 
 
-def _lateness(unit: Unit, conflict: Row) -> str:
+def _lateness_text(unit: Unit, conflict: Row) -> str:
     """Returns how long after its deadline an operation came, if that made it a conflict."""
     if conflict["reason"] != "after_immunity":
         return ""
@@ -235,7 +235,7 @@ def _lateness(unit: Unit, conflict: Row) -> str:
     return f"; it came {span(late_ms)} after its deadline; {decision}"
 
 
-def _commands(unit: Unit) -> Iterator[Event]:
+def _command_events(unit: Unit) -> Iterator[Event]:
     undeliverable = [row for row in unit.deliveries if row["action"] == "UNDELIVERABLE"]
     targets: set[p.Target | None] = {
         *map(unit.target, unit.offsets),
@@ -261,7 +261,7 @@ def _commands(unit: Unit) -> Iterator[Event]:
             )
 
 
-def _outcomes(unit: Unit) -> Iterator[Event]:
+def _outcome_events(unit: Unit) -> Iterator[Event]:
     """Returns the ends of its halves, and the copies of discarded ones."""
     discarded: set[int] = set()
     columns = (
@@ -283,18 +283,18 @@ def _outcomes(unit: Unit) -> Iterator[Event]:
         yield _event(unit, row, row["decided_at"], ENDED, "outcome", text, columns)
 
         if row["real_queue_offset"] is not None:
-            yield _placed(unit, row, "delivered", row["real_topic"])
+            yield _placement_event(unit, row, "delivered", row["real_topic"])
         if row["outcome"] == DISCARDED and offset not in discarded:
             discarded.add(offset)
-            yield from _copy(unit, row)
+            yield from _copy_events(unit, row)
 
 
-def _copy(unit: Unit, outcome: Row) -> Iterator[Event]:
+def _copy_events(unit: Unit, outcome: Row) -> Iterator[Event]:
     discarded = (unit.queue_id, outcome["queue_offset"], outcome["epoch"])
     for copy in unit.lake_rows.copies:
         if (copy["half_queue_id"], copy["half_queue_offset"], copy["epoch"]) == discarded:
             at = {"real_queue_id": 0, "real_queue_offset": copy["queue_offset"]}
-            yield _placed(unit, {**outcome, **at}, "copied", p.CHECK_MAX_TOPIC)
+            yield _placement_event(unit, {**outcome, **at}, "copied", p.CHECK_MAX_TOPIC)
 
 
 _PLACED_TEXTS = {
@@ -304,7 +304,7 @@ _PLACED_TEXTS = {
 }
 
 
-def _placed(unit: Unit, row: Row, kind: str, topic: str) -> Event:
+def _placement_event(unit: Unit, row: Row, kind: str, topic: str) -> Event:
     table = f"topics/{unit.lake_rows.table_ids.get(topic)}"
     text = (
         f"{unit.name(row['queue_offset'])} {_PLACED_TEXTS[kind]} topic {topic}, queue "
@@ -326,7 +326,7 @@ def _placed(unit: Unit, row: Row, kind: str, topic: str) -> Event:
     )
 
 
-def _checks(unit: Unit) -> Iterator[Event]:
+def _check_events(unit: Unit) -> Iterator[Event]:
     """Returns the attempts to ask, with their answers."""
     parameters = plan_parameters(unit.lake_rows.newest)
     for row in unit.checks:
@@ -353,7 +353,7 @@ def _checks(unit: Unit) -> Iterator[Event]:
         )
 
 
-def _deliveries(unit: Unit) -> Iterator[Event]:
+def _delivery_events(unit: Unit) -> Iterator[Event]:
     """Returns the delays, deliveries and cancellations that are not part of a commit."""
     for row in unit.delayed:
         text = f"{unit.name(row['queue_offset'])} {delayed_text(unit, row)}"
@@ -363,9 +363,9 @@ def _deliveries(unit: Unit) -> Iterator[Event]:
 
     for row in unit.deliveries:
         if row["action"] == "DELIVERED":
-            yield _placed(unit, row, "delivered", row["real_topic"])
+            yield _placement_event(unit, row, "delivered", row["real_topic"])
         elif row["action"] == "UNDELIVERABLE":
-            yield _placed(unit, row, "undeliverable", p.UNDELIVERABLE_TOPIC)
+            yield _placement_event(unit, row, "undeliverable", p.UNDELIVERABLE_TOPIC)
         else:
             text = f"{unit.name(row['queue_offset'])} is cancelled: it is not delivered"
             columns = ("queue_id", "queue_offset", "admin_offset")

@@ -88,7 +88,7 @@ class Unit:
 
     @cached_property
     def delayed(self) -> list[Row]:
-        """Returns its messages that had a time to wait for."""
+        """Returns its messages that were delayed."""
         return self.of(self.lake_rows.delayed)
 
     @cached_property

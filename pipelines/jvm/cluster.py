@@ -132,12 +132,14 @@ def require_shared_lake(spark: SparkSession, place: LakeLocation) -> None:
         probes = [(place, folder, word)] * task_count
         answers = context.parallelize(probes, task_count).map(answer_probe).collect()
         for answer in answers:
-            _check(place, filesystem, answer)
+            _check_answer(place, filesystem, answer)
     finally:
         filesystem.delete_dir(folder)
 
 
-def _check(place: LakeLocation, filesystem: pa_fs.FileSystem, answer: Mapping[str, str]) -> None:
+def _check_answer(
+    place: LakeLocation, filesystem: pa_fs.FileSystem, answer: Mapping[str, str]
+) -> None:
     is_found = filesystem.get_file_info(answer["path"]).type == pa_fs.FileType.File
     if answer["problem"] or not is_found:
         problem = answer["problem"] or "the driver does not find what it writes there"

@@ -53,7 +53,7 @@ def check_before_jvm(settings: Mapping[str, str]) -> None:
     """Checks the settings that need no JVM. Errors: StartError; JavaError."""
     for key, (form, allowed) in _FORMS.items():
         if key in settings and not re.fullmatch(form, settings[key]):
-            raise _wrong(key, settings[key], f"{allowed} is allowed")
+            raise _setting_error(key, settings[key], f"{allowed} is allowed")
 
     if _LOCAL_DIR in settings:
         for folder in settings[_LOCAL_DIR].split(","):
@@ -74,7 +74,7 @@ def _require_folder(folder: str, value: str) -> None:
         reason = str(error)
 
     if reason:
-        raise _wrong(_LOCAL_DIR, value, f"{reason}; a folder that can be written is needed")
+        raise _setting_error(_LOCAL_DIR, value, f"{reason}; a folder that can be written is needed")
 
 
 def _require_java_starts(settings: Mapping[str, str]) -> None:
@@ -83,7 +83,7 @@ def _require_java_starts(settings: Mapping[str, str]) -> None:
     try:
         options = shlex.split(value)
     except ValueError as error:
-        raise _wrong(JAVA_OPTIONS, value, f"{error}") from None
+        raise _setting_error(JAVA_OPTIONS, value, f"{error}") from None
 
     if _MEMORY in settings:
         options.append(f"-Xmx{settings[_MEMORY]}")
@@ -107,7 +107,9 @@ def _require_java_starts(settings: Mapping[str, str]) -> None:
             key: settings[key] for key in (JAVA_OPTIONS, _MEMORY) if key in settings
         }
         reason = java_reason(done.stderr.splitlines())
-        raise StartError(f"Java does not start: {reason}; see [spark] {_texts(settings_in_error)}")
+        raise StartError(
+            f"Java does not start: {reason}; see [spark] {_settings_text(settings_in_error)}"
+        )
 
 
 def java_reason(output_lines: Iterable[str]) -> str:
@@ -134,7 +136,7 @@ def check_in_jvm(context: SparkContext, settings: Mapping[str, str]) -> None:
             if known is not None:
                 spark.SparkConf(False).set(key, value).get(known)
         except (Py4JError, PySparkException) as error:
-            raise _wrong(key, value, java_cause(error)) from error
+            raise _setting_error(key, value, java_cause(error)) from error
 
 
 def start_error(
@@ -156,7 +158,7 @@ def start_error(
         cause = _redact(cause, key, value)
 
     return StartError(
-        f"Spark does not start: {cause}; see [spark] {_texts(named_settings)}".rstrip()
+        f"Spark does not start: {cause}; see [spark] {_settings_text(named_settings)}".rstrip()
     )
 
 
@@ -169,11 +171,11 @@ def java_cause(error: BaseException) -> str:
     return " ".join(text.split("\n")[0].split())
 
 
-def _wrong(key: str, value: str, why: str) -> StartError:
-    return StartError(f"[spark] {_texts({key: value})}: {_redact(why, key, value)}")
+def _setting_error(key: str, value: str, why: str) -> StartError:
+    return StartError(f"[spark] {_settings_text({key: value})}: {_redact(why, key, value)}")
 
 
-def _texts(settings: Mapping[str, str]) -> str:
+def _settings_text(settings: Mapping[str, str]) -> str:
     """Returns settings as an error shows them."""
     return ", ".join(f"{key} = {redacted(SPARK, key, value)!r}" for key, value in settings.items())
 

@@ -59,19 +59,19 @@ class KafkaAdmin:
         future = self._admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S)
         return str(self._cluster.result_of(future, "its cluster id").cluster_id)
 
-    def _existing(self) -> dict[str, Any]:
+    def _existing_topics(self) -> dict[str, Any]:
         return dict(self._cluster.topics().topics)
 
     def existing_names(self) -> frozenset[str]:
         """Returns the names of all topics that Kafka has. Errors: KafkaAwayError."""
-        return frozenset(self._existing())
+        return frozenset(self._existing_topics())
 
     def create_missing(self) -> None:
         """Makes the topics of ours that are missing.
 
         Their records have the broker's time, and can be as large as message_bytes_max.
         """
-        existing = self._existing()
+        existing = self._existing_topics()
         partitions = {
             HALF: self.settings.kafka.queues,
             OP: self.settings.kafka.queues,
@@ -108,7 +108,7 @@ class KafkaAdmin:
 
     def _are_ready(self) -> bool:
         """Returns whether all topics exist and each partition has found its leader."""
-        if not set(self.names.values()) <= set(self._existing()):
+        if not set(self.names.values()) <= set(self._existing_topics()):
             return False
         try:
             return bool(self.end_offsets(self.places()))
@@ -123,7 +123,7 @@ class KafkaAdmin:
         require_rights(self._cluster, self._servers, job_topics(self.settings.kafka))
 
     def check(self, needs_append_time: bool = True) -> None:
-        """Checks what a start needs of the topics, as `require_sound`, and warns of the doubts.
+        """Checks the topics before a start, as `require_sound`, and logs the doubts.
 
         A doubt is logged again only if the set of doubts changed since the check before.
         Errors: StartError with the topic and both values.
@@ -140,7 +140,7 @@ class KafkaAdmin:
         Output: doubts: settings that do harm only while the job is away, or that Kafka tells a
         producer, one sentence each. Errors: StartError with the topic and both values.
         """
-        existing = self._existing()
+        existing = self._existing_topics()
         missing = sorted(set(self.names.values()) - set(existing))
         if missing:
             raise StartError(
@@ -243,7 +243,7 @@ class KafkaAdmin:
 
     def places(self) -> list[Partition]:
         """Returns all partitions of our topics."""
-        existing = self._existing()
+        existing = self._existing_topics()
         return [
             (name, partition)
             for name in self.names.values()

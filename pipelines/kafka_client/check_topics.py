@@ -1,7 +1,7 @@
 """A producer group's check topic, for groups whose client does not make it.
 
-The SDK makes its group's. The job makes none: a half names any group, so whoever may write the
-half topic would make topics in Kafka.
+The SDK makes its group's. The job makes none: a half names any group, so a client that may
+write the half topic could make topics in Kafka.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Kafka gives the one partition to one member, which is the active one. Kafka finds the dead by the
 group's session timeout; a member that leaves is replaced at once. A member that joins takes the
-partition from nobody: the assignor is sticky. There is no clock and no lease of our own.
+partition from nobody: the assignor is sticky. We have no clock and no lease of our own.
 """
 
 from __future__ import annotations
@@ -149,16 +149,16 @@ class Member:
             if not self._leaving.is_set():
                 self._consumer.subscribe(
                     [self._topic],
-                    on_assign=self._assigned,
-                    on_revoke=self._revoked,
-                    on_lost=self._revoked,
+                    on_assign=self._on_assign,
+                    on_revoke=self._on_revoke,
+                    on_lost=self._on_revoke,
                 )
 
             while not self._leaving.is_set():
                 self._note_look()
                 self._note_refusal(self._consumer.poll(_POLL_S))
         except (KafkaException, RuntimeError) as error:
-            self._refusal = StartError(refused(self._group, self._elects, error))
+            self._refusal = StartError(refusal_text(self._group, self._elects, error))
         except BaseException as error:  # a caller of `wait` would wait for ever
             log.exception("an election failed")
             self._refusal = StartError(f"{self._group}: {type(error).__name__}: {error}")
@@ -177,16 +177,16 @@ class Member:
             topics = self._consumer.list_topics(self._topic, timeout=_TOPIC_TIMEOUT_S).topics
         except KafkaException as error:
             if error.args[0].code() in _REFUSALS:
-                self._refusal = KafkaRefusedError(refused(self._group, self._elects, error))
+                self._refusal = KafkaRefusedError(refusal_text(self._group, self._elects, error))
             return False
         return self._topic in topics and topics[self._topic].error is None
 
     def _note_refusal(self, message: Any) -> None:
         error = None if message is None else message.error()
         if error is not None and error.code() in _REFUSALS:
-            self._refusal = KafkaRefusedError(refused(self._group, self._elects, error))
+            self._refusal = KafkaRefusedError(refusal_text(self._group, self._elects, error))
 
-    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         consumer.incremental_assign(partitions)
         self._refusal = None
         if partitions:
@@ -197,13 +197,13 @@ class Member:
         elif not self._elected.is_set():
             self._waiting.set()
 
-    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         if partitions:
             self._elected.clear()
         consumer.incremental_unassign(partitions)
 
 
-def refused(group: str, elects: Elects, error: object) -> str:
+def refusal_text(group: str, elects: Elects, error: object) -> str:
     """Returns the sentence for a group that Kafka does not let us use."""
     return (
         f"Kafka refuses the consumer group {group}, in which it elects {elects.whom}: {error}; "

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from pipelines.errors import StartError
 from pipelines.kafka_client.connection import REQUEST_TIMEOUT_S, Cluster, error_code
-from pipelines.kafka_client.group_member import Elects, refused
+from pipelines.kafka_client.group_member import Elects, refusal_text
 
 _REQUEST_S = 3.0
 # The group's coordinator is moving, or the group is new: the next look finds it.
@@ -67,7 +67,7 @@ class MemberGroup:
             if code in _NOT_YET:
                 return Members()
             if code == KafkaError.GROUP_AUTHORIZATION_FAILED:
-                raise StartError(refused(self.id, self._elects, error)) from error
+                raise StartError(refusal_text(self.id, self._elects, error)) from error
             raise self._cluster.to_error("the members of a group", error) from error
 
 

@@ -69,12 +69,12 @@ class Intake:
 
     @property
     def epoch_offsets(self) -> int:
-        """Returns how many offsets an epoch takes."""
+        """Returns the maximum of an epoch's offsets."""
         return max(1, self._epoch_offsets // self.divisor)
 
     @property
     def narrow_bytes(self) -> int:
-        """Returns how many bytes of long texts a task may hand back; JVM and driver hold them."""
+        """Returns the bytes of long texts that a task may return; JVM and driver hold them."""
         return self._heap.bytes // _NARROW_SHARE // self._heap.tasks
 
     def tell(self) -> None:

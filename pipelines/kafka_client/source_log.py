@@ -55,7 +55,7 @@ class SourceLog:
 
         Errors: as `_require_one_log`.
         """
-        return _lost(landed, self._require_one_log(landed))
+        return _lost_offsets(landed, self._require_one_log(landed))
 
     def start_offsets(self, landed: Mapping[Partition, int]) -> dict[Partition, int]:
         """Returns where landing goes on: behind the landed offsets, else at Kafka's first ones.
@@ -66,8 +66,8 @@ class SourceLog:
         """
         first = self._require_one_log(landed)
         starts = {place: max(landed.get(place, offset), offset) for place, offset in first.items()}
-        lost = _lost(landed, first)
-        self.accepted = self._accepted(lost, landed) if lost else {}
+        lost = _lost_offsets(landed, first)
+        self.accepted = self._accepted_losses(lost, landed) if lost else {}
 
         for (topic, partition), offsets in lost.items():
             if (topic, partition) not in self.accepted:
@@ -79,10 +79,10 @@ class SourceLog:
         return starts
 
     def _require_one_log(self, landed: Mapping[Partition, int]) -> dict[Partition, int]:
-        """Checks that partitions go on behind what is landed. Output: Kafka's first offsets.
+        """Checks that partitions go on behind the landed offsets. Output: Kafka's first offsets.
 
-        Errors: LostInputError if a partition is gone, or ends before what is landed: that cannot
-        be accepted, since offsets would stand for two records.
+        Errors: LostInputError if a partition is gone, or ends before the landed offsets: that
+        cannot be accepted, since offsets would stand for two records.
         """
         places = self._kafka.places()
         first = self._kafka.beginning_offsets(places)
@@ -103,7 +103,7 @@ class SourceLog:
                 )
         return first
 
-    def _accepted(
+    def _accepted_losses(
         self, lost: Mapping[Partition, range], landed: Mapping[Partition, int]
     ) -> dict[Partition, Loss]:
         """Returns the losses that commands accept which are not landed yet."""
@@ -135,7 +135,7 @@ class SourceLog:
     def spans(
         self, to_offsets: Mapping[Partition, int], landed: Mapping[Partition, int]
     ) -> dict[Partition, range]:
-        """Returns the offsets of a micro-batch with these ends, from where landing stands."""
+        """Returns the offsets of a micro-batch with these ends, from the landed offsets on."""
         first = self._kafka.beginning_offsets(place for place in to_offsets if place not in landed)
         return {
             place: range(landed.get(place, first.get(place, 0)), to)
@@ -147,7 +147,7 @@ class SourceLog:
         return self._kafka.end_offsets(places)
 
 
-def _lost(
+def _lost_offsets(
     landed: Mapping[Partition, int], first: Mapping[Partition, int]
 ) -> dict[Partition, range]:
     return {

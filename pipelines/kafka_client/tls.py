@@ -1,4 +1,4 @@
-"""What is wrong with TLS between a client and its broker, in words.
+"""The reason why TLS fails between a client and its broker, in words.
 
 librdkafka has one sentence for every certificate that it does not trust, and none for its own one
 that the broker refuses. So a connection that failed is tried once more here, by Python's ssl, which
@@ -37,7 +37,7 @@ def tls_error(bootstrap_servers: str, client: Mapping[str, str]) -> str:
     host, _, port = bootstrap_servers.split(",")[0].strip().rpartition(":")
     protocol = client.get("security.protocol", "plaintext").lower()
     is_tls = protocol in ("ssl", "sasl_ssl")
-    context = _context(client) if is_tls else _any()
+    context = _context(client) if is_tls else _trusting_context()
 
     try:
         with (
@@ -53,13 +53,13 @@ def tls_error(bootstrap_servers: str, client: Mapping[str, str]) -> str:
         return f"the broker's certificate is not trusted: {error.verify_message}"
     except ssl.SSLError as error:
         alerts = [words for sign, words in _ALERTS.items() if sign in (error.reason or "")]
-        return _own_expired(client) or alerts[0] if is_tls and alerts else ""
+        return _expiry_text(client) or alerts[0] if is_tls and alerts else ""
     except (OSError, ValueError):
         return ""
     return ""
 
 
-def _own_expired(client: Mapping[str, str]) -> str:
+def _expiry_text(client: Mapping[str, str]) -> str:
     """Returns that this client's certificate has expired; empty if it has not."""
     own = to_java_config(client).get("ssl.keystore.certificate.chain", "")
     if not own:
@@ -72,7 +72,7 @@ def _own_expired(client: Mapping[str, str]) -> str:
     return f"this client's certificate has expired on {until:%Y-%m-%d %H:%M} UTC"
 
 
-def _any() -> ssl.SSLContext:
+def _trusting_context() -> ssl.SSLContext:
     """Returns a context that trusts every broker: it only finds out whether one speaks TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False

@@ -24,15 +24,17 @@ def dead_targets(lake: Lake, filters: Filters) -> list[Target]:
 
     `since_at` and `until_at` are compared with the time since which a target is dead.
     """
-    return _dead(lake, [row for row in read_dead(lake) if _matches(row, filters)])
+    return _sort_targets(lake, [row for row in read_dead(lake) if _matches(row, filters)])
 
 
 def dead_of(lake: Lake, transaction_id: str) -> list[Target]:
     """Returns the targets of a transaction id that `dead resume` can be about, one of each set."""
-    return _dead(lake, [row for row in read_dead(lake) if row["transaction_id"] == transaction_id])
+    return _sort_targets(
+        lake, [row for row in read_dead(lake) if row["transaction_id"] == transaction_id]
+    )
 
 
-def _dead(lake: Lake, rows: Sequence[Row]) -> list[Target]:
+def _sort_targets(lake: Lake, rows: Sequence[Row]) -> list[Target]:
     targets = [read_target(row["target"]) for row in sorted(rows, key=lambda row: row["since"])]
     halves = set(_one_of_each_set(lake, targets))
     return [

@@ -49,7 +49,7 @@ from txlake.protocol import RecordTarget, Target, UndeliverableTarget
 
 @dataclass(frozen=True)
 class Preview:
-    """A record to write, and its effect as the lake stands at `epoch`.
+    """A record to write, and its effect on the lake as of `epoch`.
 
     `cluster_id`: of the Kafka that the lake is made from; empty when there is no epoch yet.
     """
@@ -101,7 +101,7 @@ def preview_end(
     rows = pa.Table.from_pylist([row], schema=schemas.OP)
     operations = to_operations(rows if security is None else with_verification(rows, security))
 
-    inputs = Inputs(operations=operations, ended=_ended(unit))
+    inputs = Inputs(operations=operations, ended=_ended_halves(unit))
     decided = _decide(lake, lake_rows, inputs, now_ms)
     return _preview(lake_rows, record, _end_text(decided, unit, op_offset))
 
@@ -175,7 +175,7 @@ def _frame(rows: Sequence[Row], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_pylist(list(rows), schema=schema)
 
 
-def _ended(unit: Unit) -> pa.Table:
+def _ended_halves(unit: Unit) -> pa.Table:
     """Returns the unit's ended halves. Output: ENDED."""
     rows = []
     for message in unit.messages:

@@ -138,27 +138,27 @@ def wait_for_result(lake: Lake, record: Record, offset: int, wait_s: float) -> s
 
 def command_result(lake: Lake, offset: int) -> str | None:
     """Returns the result of the command at an offset of the admin topic; None if there is none."""
-    rows = _committed(lake, "admin", ["queue_offset", "result"], queue_offset=offset)
+    rows = _committed_rows(lake, "admin", ["queue_offset", "result"], queue_offset=offset)
     return str(rows[0]["result"]) if rows else None
 
 
 def _operation_result(lake: Lake, record: Record, offset: int) -> str | None:
     queue = {"queue_id": record.partition}
-    if not _committed(lake, "op", ["queue_offset"], queue_offset=offset, **queue):
+    if not _committed_rows(lake, "op", ["queue_offset"], queue_offset=offset, **queue):
         return None
 
     columns = ["outcome", "cause", "op_queue_offset"]
-    for row in _committed(lake, "outcomes", columns, queue_offset=record.half_offset, **queue):
+    for row in _committed_rows(lake, "outcomes", columns, queue_offset=record.half_offset, **queue):
         if row["op_queue_offset"] == offset:
             return f"{row['outcome']}, cause {row['cause']}"
 
-    for row in _committed(lake, "conflicts", ["reason"], op_queue_offset=offset, **queue):
+    for row in _committed_rows(lake, "conflicts", ["reason"], op_queue_offset=offset, **queue):
         return str(row["reason"])
 
     return "waits"
 
 
-def _committed(lake: Lake, table: str, columns: list[str], **place: int | None) -> list[Row]:
+def _committed_rows(lake: Lake, table: str, columns: list[str], **place: int | None) -> list[Row]:
     """Returns the rows of committed epochs at a place."""
     bounds: Bounds = {name: [value] for name, value in place.items()}
     rows = to_dicts(read_rows(lake, table, [*columns, "epoch"], bounds))

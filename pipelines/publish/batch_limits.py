@@ -112,7 +112,7 @@ def _next_cut(
 
     while share < 1:
         limit = taken + np.ceil(remaining * share).astype(np.int64)
-        cut = _sound(limit, queue_of, place, unit, units)
+        cut = _largest_sound_cut(limit, queue_of, place, unit, units)
         if (cut > taken).any():
             return np.maximum(cut, taken)
         share *= 2
@@ -120,7 +120,7 @@ def _next_cut(
     return last
 
 
-def _sound(cut: Array, queue_of: Array, place: Array, unit: Array, units: int) -> Array:
+def _largest_sound_cut(cut: Array, queue_of: Array, place: Array, unit: Array, units: int) -> Array:
     """Returns the largest sound cut within a cut: rows of a unit that is beyond it are left out."""
     cut = cut.copy()
 

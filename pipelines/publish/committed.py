@@ -51,7 +51,7 @@ class CommittedEpochs:
         if not is_new:
             return False
 
-        rows = self._since(self.epoch) if self.epoch else self._all_named()
+        rows = self._rows_since(self.epoch) if self.epoch else self._rows_since_full()
         if not rows:
             return False
 
@@ -70,24 +70,24 @@ class CommittedEpochs:
         rows = self._rows(pc.field("epoch") == epoch, epoch, epoch)
         return None if not rows else rows[0]["digest"]
 
-    def first_after(self, epoch: int) -> dt.datetime | None:
+    def committed_after(self, epoch: int) -> dt.datetime | None:
         """Returns the time at which the first epoch after this one was committed."""
-        rows = self._since(epoch)
+        rows = self._rows_since(epoch)
         return rows[0]["written_at"] if rows else None
 
-    def _all_named(self) -> list[dict[str, Any]]:
+    def _rows_since_full(self) -> list[dict[str, Any]]:
         """Returns the newest committed rows, back to one that names all queues, or all rows."""
         newest = max(
             (file.max_values["epoch"] or 0 for file in self._files.files.values()), default=0
         )
-        rows = self._since(newest - _NAMED_EPOCHS_MAX - 1)
+        rows = self._rows_since(newest - _NAMED_EPOCHS_MAX - 1)
 
         naming = [
             index for index, row in enumerate(rows) if "snapshot" in dict(row["counts"] or ())
         ]
-        return rows[naming[-1] :] if naming else self._since(0)
+        return rows[naming[-1] :] if naming else self._rows_since(0)
 
-    def _since(self, epoch: int) -> list[dict[str, Any]]:
+    def _rows_since(self, epoch: int) -> list[dict[str, Any]]:
         return self._rows(pc.field("epoch") > epoch, epoch + 1, None)
 
     def _rows(

@@ -1,4 +1,4 @@
-"""What operators do to a publisher: go past messages, or say where another lake goes on.
+"""The changes of operators to a publisher: messages to skip, or where another lake goes on.
 
 Both write to the progress topic in one Kafka transaction, under the publisher's transactional id: a
 publisher that runs is fenced, and begins again behind the new records. The change, its actor and
@@ -139,9 +139,9 @@ class Operator:
                 if not others and not self._is_refused(name, topic, described, log):
                     continue
                 if described is None and not dry_run:
-                    described = self._made(name, topic)
+                    described = self._make_topic(name, topic)
 
-                progress = self._adopted(name, topic, described, position)
+                progress = self._adopted_progress(name, topic, described, position)
                 adoption = Adoption(name, position, self._actor, self._reason, _now_ms())
                 records += [(topic_key(*key), None) for key in others]
                 records.append(topic_record(*self._owner, progress))
@@ -182,13 +182,13 @@ class Operator:
     def _ends(self, destination: str, partitions: int) -> DestinationEnds:
         return self._destination.ends({destination: partitions})[destination]
 
-    def _made(self, name: str, topic: Topic) -> KafkaTopic:
+    def _make_topic(self, name: str, topic: Topic) -> KafkaTopic:
         destination = self._publisher.destination_of(name)
         bytes_max = record_bytes_max(self._settings, self._publisher)
         self._destination.make(name, topic.queue_count, bytes_max)
         return self._destination.describe([destination])[destination]
 
-    def _adopted(
+    def _adopted_progress(
         self, name: str, topic: Topic, described: KafkaTopic | None, position: str
     ) -> TopicProgress:
         destination = self._publisher.destination_of(name)

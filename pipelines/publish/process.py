@@ -140,7 +140,9 @@ class PublisherProcess:
         pause_s = _PAUSE_S
         while not self._stop.is_set() and member.is_active:
             try:
-                Turn(self._settings, self._publisher, self._stop, self._is_up(member)).run()
+                Turn(
+                    self._settings, self._publisher, self._stop, self._activity_check(member)
+                ).run()
                 return
             except FencedError as error:
                 log.warning("publisher %s starts again: %s", self._publisher.name, error)
@@ -149,7 +151,7 @@ class PublisherProcess:
             except (KafkaAwayError, StoreAwayError) as error:
                 pause_s = self._wait(error, pause_s)
 
-    def _is_up(self, member: Member):  # type: ignore[no-untyped-def]
+    def _activity_check(self, member: Member):  # type: ignore[no-untyped-def]
         """Returns a function: whether this process is active. Its first call logs a recovery."""
 
         def is_active() -> bool:

@@ -101,7 +101,7 @@ class ProgressLog:
             if (lake, name) == (lake_id, publisher)
         }
 
-    def skipped(self, lake_id: str, publisher: str, topic: str) -> dict[int, list[Skip]]:
+    def skips_of(self, lake_id: str, publisher: str, topic: str) -> dict[int, list[Skip]]:
         """Returns the skips of a topic, by queue, in the order of offsets."""
         skips_by_queue: dict[int, list[Skip]] = {}
         for skip in self.skips.get((lake_id, publisher), ()):
@@ -146,12 +146,12 @@ def topic_record(lake_id: str, publisher: str, progress: TopicProgress) -> tuple
 
 
 def topic_key(lake_id: str, publisher: str, topic: str) -> bytes:
-    """Returns the key under which a topic's progress stands."""
+    """Returns the key of a topic's progress."""
     return _json([TOPIC, lake_id, publisher, topic])
 
 
 def stop_key(lake_id: str, publisher: str) -> bytes:
-    """Returns the key under which the reason of a publisher's stop stands."""
+    """Returns the key of a publisher's stop."""
     return _json([STOP, lake_id, publisher])
 
 
@@ -177,7 +177,7 @@ def adoption_record(lake_id: str, publisher: str, adoption: Adoption) -> tuple[b
 def read_log(records: Iterable[tuple[bytes | None, bytes | None]]) -> ProgressLog:
     """Returns the content of the progress topic; of a key the newest record holds.
 
-    Records of other writers, and of kinds that this version does not know, are passed over.
+    Records of other writers, and of kinds that this version does not know, are skipped.
     """
     newest: dict[bytes, bytes | None] = {}
     for key, value in records:

@@ -1,10 +1,10 @@
 """One turn of a publisher: from its election until something ends it. It may begin at any time.
 
-1. The lake and its newest committed epoch; who else publishes there, before anybody is fenced.
+1. The lake and its newest committed epoch; other publishers there, before any is fenced.
 2. Kafka fences the process before, and ends its open transaction (`init_transactions`).
 3. The progress is read. Before step 2 it could still change.
 4. Progress, lake and destination are compared; topics are made, or grow.
-5. What is committed is published, one Kafka transaction after the other. Each holds whole message
+5. Committed messages are published, one Kafka transaction after the other. Each holds whole message
    transactions and the progress behind them.
 
 Whatever fails ends the turn: its open transaction is aborted, and the next turn begins at step 1.
@@ -145,7 +145,7 @@ class Turn:
         if self._is_done:  # 1,000 topics take a millisecond to look at
             return False
 
-        behind = self._behind()
+        behind = self._unpublished_ends()
         self._is_done = not behind
         if not behind:
             return False
@@ -160,12 +160,13 @@ class Turn:
         return True
 
     def _open_topics(self) -> None:
+        """Opens new topics, and writes the progress of those that begin now."""
         begun = self._opener.open_new(self._log, self._transactions)
         if begun:
             self._transactions.begin()
             self._commit(begun)
 
-    def _behind(self) -> dict[Queue, int]:
+    def _unpublished_ends(self) -> dict[Queue, int]:
         """Returns the ends of the queues that have committed messages which are not published."""
         behind = {}
         for name, topic in self._topics.items():
@@ -203,7 +204,7 @@ class Turn:
             self._transactions.begin()
             for topic, queue_id, records in self._records(cut):
                 count += self._transactions.send(topic.progress.destination, queue_id, records)
-            moved = self._moved(cut)
+            moved = self._progress_at(cut)
             self._commit(moved)
         except RecordRefusedError as refused:
             raise self._name_refused(cut, refused) from refused
@@ -232,15 +233,15 @@ class Turn:
         for name, until in group_by_topic(cut).items():
             topic = self._topics[name]
             for queue_id, taken in topic.rows.take(until):
-                kept = topic.kept(queue_id, taken)
+                kept = topic.without_skipped(queue_id, taken)
                 for start in range(0, kept.num_rows, _SLICE_ROWS):
                     rows = kept.slice(start, _SLICE_ROWS)
                     yield topic, queue_id, topic.maker.records(rows, self._times.at_ms(rows))
 
-    def _moved(self, cut: Mapping[Queue, int]) -> list[TopicProgress]:
+    def _progress_at(self, cut: Mapping[Queue, int]) -> list[TopicProgress]:
         """Returns the progress of the topics that move up to a cut."""
         return [
-            self._topics[name].moved(until, self._epochs.epoch, self._epochs.digest)
+            self._topics[name].progress_at(until, self._epochs.epoch, self._epochs.digest)
             for name, until in group_by_topic(cut).items()
         ]
 
@@ -253,7 +254,7 @@ class Turn:
         finder.init()
         for topic in self._topics.values():
             topic.seek()
-        refusal = finder.find_refused(self._sent(cut))
+        refusal = finder.find_refused(self._sent_records(cut))
         finder.close()
 
         self._transactions = self._new_transactions()
@@ -274,7 +275,7 @@ class Turn:
         self._transactions.commit()
         return error
 
-    def _sent(self, cut: Mapping[Queue, int]) -> Iterator[Sent]:
+    def _sent_records(self, cut: Mapping[Queue, int]) -> Iterator[Sent]:
         for topic, queue_id, records in self._records(cut):
             for record in records:
                 yield Sent(topic.progress.destination, queue_id, record)

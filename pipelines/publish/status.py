@@ -126,7 +126,7 @@ def _lag_ms(epochs: CommittedEpochs, behind: list[TopicProgress | None]) -> int 
         return 0
 
     published = [0 if progress is None else progress.epoch for progress in behind]
-    committed_at = epochs.first_after(min(published))
+    committed_at = epochs.committed_after(min(published))
     if committed_at is None:
         return None
     age = dt.datetime.now(dt.timezone.utc) - committed_at

@@ -95,7 +95,7 @@ class TopicOpener:
                 progress = self._first_progress(name, topic, rows, begun[name], mine)
 
             maker = RecordMaker(name, self._lake.lake_id, has_keys=self._publisher.key == "keys")
-            skips = log.skipped(self._lake.lake_id, self._publisher.name, name)
+            skips = log.skips_of(self._lake.lake_id, self._publisher.name, name)
             self.topics[name] = PublishedTopic(
                 name, topic.queue_count, progress, rows, maker, skips
             )
@@ -137,7 +137,7 @@ class TopicOpener:
 
             if progress is not None and described.partitions < queues:
                 self._destination.grow(destination, queues)
-                transactions.hear_of(destination, queues)
+                transactions.wait_for_partitions(destination, queues)
                 described = replace(described, partitions=queues)
 
             require_fit(name, queues, described, self._publisher, self._record_bytes_max)

@@ -40,7 +40,7 @@ class PublishedTopic:
             position = self.progress.next_offset(queue_id)
             self.rows.seek(queue_id, after_skips(position, self.skips.get(queue_id, ())))
 
-    def kept(self, queue_id: int, rows: pa.Table) -> pa.Table:
+    def without_skipped(self, queue_id: int, rows: pa.Table) -> pa.Table:
         """Returns rows without those that were skipped."""
         for skip in self.skips.get(queue_id, ()):
             offsets = rows["queue_offset"]
@@ -50,7 +50,7 @@ class PublishedTopic:
             rows = rows.filter(pc.invert(is_skipped))
         return rows
 
-    def moved(self, until: Mapping[int, int], epoch: int, digest: str) -> TopicProgress:
+    def progress_at(self, until: Mapping[int, int], epoch: int, digest: str) -> TopicProgress:
         """Returns the progress when everything up to an offset of each queue is published."""
         before = self.progress
         nexts = []

@@ -100,13 +100,13 @@ class Transactions:
 
     def init(self) -> None:
         """Ends the open transaction of the process before, and lets it write no more."""
-        with _in_words():
+        with _translating_errors():
             self._producer.init_transactions(_TRANSACTION_S)
 
     def begin(self) -> None:
         """Begins a transaction."""
         self._errors.clear()
-        with _in_words():
+        with _translating_errors():
             self._producer.begin_transaction()
 
     def send(self, destination: str, partition: int, records: Iterable[Record]) -> int:
@@ -114,7 +114,7 @@ class Transactions:
         produce = self._producer.produce
         poll = self._producer.poll
         count = 0
-        with _in_words():
+        with _translating_errors():
             for value, key, at_ms, headers in records:
                 while True:
                     try:
@@ -131,14 +131,14 @@ class Transactions:
 
     def send_progress(self, topic: str, records: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Sends records of the progress topic."""
-        with _in_words():
+        with _translating_errors():
             for key, value in records:
                 self._producer.produce(topic, value, key, 0)
 
     def commit(self) -> None:
         """Commits: readers see all that was sent since `begin`, or nothing."""
         try:
-            with _in_words():
+            with _translating_errors():
                 self._producer.commit_transaction(_TRANSACTION_S)
         except KafkaAwayError:
             self._require_no_error()
@@ -146,7 +146,7 @@ class Transactions:
 
     def abort(self) -> None:
         """Discards the records that were sent since `begin`."""
-        with _in_words():
+        with _translating_errors():
             self._producer.purge()
             self._producer.abort_transaction(_TRANSACTION_S)
 
@@ -156,11 +156,11 @@ class Transactions:
             self._producer.purge()
             self._producer.close()
 
-    def hear_of(self, destination: str, partitions: int) -> None:
+    def wait_for_partitions(self, destination: str, partitions: int) -> None:
         """Waits until the producer knows a topic's new partitions."""
         deadline = time.monotonic() + _TRANSACTION_S
         while True:
-            with _in_words():
+            with _translating_errors():
                 topics = self._producer.list_topics(destination, timeout=_TRANSACTION_S).topics
             if destination in topics and len(topics[destination].partitions) >= partitions:
                 return
@@ -226,7 +226,7 @@ class Transactions:
 
 
 @contextmanager
-def _in_words() -> Iterator[None]:
+def _translating_errors() -> Iterator[None]:
     try:
         yield
     except KafkaException as error:

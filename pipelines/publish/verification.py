@@ -123,7 +123,7 @@ def verify_published(
         rows = CommittedRows(lake, name, topic)
         begins = rows.begins(queues) if any(progress.next_offsets) else {}
         maker = RecordMaker(name, lake.lake_id, has_keys=publisher.key == "keys")
-        skips = log.skipped(lake.lake_id, publisher.name, name)
+        skips = log.skips_of(lake.lake_id, publisher.name, name)
 
         for queue_id in queues:
             digest = published[queue_id]

@@ -1,6 +1,6 @@
 """Landed records without their epochs: the tables of a lake, or files of archived records.
 
-They are cut into epochs anew, so many records each, by the time at which the broker stored them.
+They are cut into epochs of equal size anew, by the time at which the broker stored them.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Archive:
     def _engine(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """Gives an engine with a view `records`: the places and times of all records.
 
-        What does not fit into its memory goes to a temporary folder.
+        Rows that do not fit into its memory go to a temporary folder.
         """
         with ExitStack() as resources:
             folder = resources.enter_context(tempfile.TemporaryDirectory(prefix="txlake-replay-"))

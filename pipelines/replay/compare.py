@@ -75,8 +75,8 @@ def differences(
 ) -> Iterator[Difference]:
     """Returns the differences between the rows of one table; both sides have the table's schema."""
     key = TOPIC_KEY if table.startswith("topics/") else KEYS[table]
-    recorded = _ordered(recorded, key)
-    replayed = _ordered(replayed, key)
+    recorded = _sort_rows(recorded, key)
+    replayed = _sort_rows(replayed, key)
     if recorded.num_rows == replayed.num_rows and all(
         recorded[name].equals(replayed[name]) for name in replayed.column_names
     ):
@@ -84,23 +84,25 @@ def differences(
 
     pairs = _pairs(recorded, replayed, key)
     both = pairs.filter(pc.and_(pc.is_valid(pairs["there"]), pc.is_valid(pairs["replayed"])))
-    yield from _changed(
+    yield from _changed_values(
         table, topic, key, recorded.take(both["there"]), replayed.take(both["replayed"])
     )
 
     for pair in pairs.filter(pc.is_null(pairs["replayed"])).to_pylist():
         (row,) = recorded.slice(pair["there"], 1).to_pylist()
         kind = TWICE if pair["n"] > 1 else EXTRA
-        yield Difference(table, topic, row["epoch"], _named(key, row), kind, there=_short(row))
+        yield Difference(
+            table, topic, row["epoch"], _row_name(key, row), kind, there=_row_text(row)
+        )
 
     for pair in pairs.filter(pc.is_null(pairs["there"])).to_pylist():
         (row,) = replayed.slice(pair["replayed"], 1).to_pylist()
         yield Difference(
-            table, topic, row["epoch"], _named(key, row), MISSING, replayed=_short(row)
+            table, topic, row["epoch"], _row_name(key, row), MISSING, replayed=_row_text(row)
         )
 
 
-def _ordered(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
+def _sort_rows(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
     """Returns rows ordered by their key, then by other columns that tell rows of one key apart."""
     others = [name for name in ("arm", "reason", "outcome", "action") if name in rows.column_names]
     names = [*key, *(name for name in others if name not in key)]
@@ -122,7 +124,7 @@ def _pairs(recorded: pa.Table, replayed: pa.Table, key: tuple[str, ...]) -> pa.T
     return run(text, t=t, r=r).sort_by([("there", "ascending"), ("replayed", "ascending")])
 
 
-def _changed(
+def _changed_values(
     table: str, topic: str | None, key: tuple[str, ...], recorded: pa.Table, replayed: pa.Table
 ) -> Iterator[Difference]:
     for name in replayed.column_names:
@@ -132,17 +134,17 @@ def _changed(
         for place, (old, new) in enumerate(values):
             if old != new:
                 row = {n: recorded[n][place].as_py() for n in {*key, "epoch"}}
-                key_text = _named(key, row)
+                key_text = _row_name(key, row)
                 yield Difference(
                     table, topic, row["epoch"], key_text, CHANGED, name, *_texts(old, new)
                 )
 
 
-def _named(names: tuple[str, ...], row: Mapping[str, Any]) -> str:
+def _row_name(names: tuple[str, ...], row: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={row[name]}" for name in names if name != "epoch")
 
 
-def _short(row: Mapping[str, Any]) -> str:
+def _row_text(row: Mapping[str, Any]) -> str:
     """Returns the values of a row as text, without its key."""
     texts = [
         f"{name}={text_of(value)}"

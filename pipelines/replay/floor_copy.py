@@ -72,7 +72,7 @@ class FloorCopy:
 
         newest = read_progress(self.lake).last
         if newest is None or newest.floor != self.floor:
-            raise self._moved(target, self.floor.epoch)
+            raise self._moved_error(target, self.floor.epoch)
 
         self._copy_epochs(target)
         target.reset()
@@ -95,7 +95,7 @@ class FloorCopy:
                     f"(offset {end}, epoch {self.floor.epoch}): name a new place"
                 )
 
-    def _moved(self, target: Lake, epoch: int) -> StartError:
+    def _moved_error(self, target: Lake, epoch: int) -> StartError:
         return StartError(
             f"{target.path} has rows up to epoch {epoch} of a rebuild that was interrupted, and "
             f"the floor of {self.lake.path} has moved since: name a new place"
@@ -107,7 +107,7 @@ class FloorCopy:
         if held == epoch:
             return
         if held >= 0:
-            raise self._moved(target, held)
+            raise self._moved_error(target, held)
 
         committed = self.progress.tables[table].rows if table in self.progress.tables else 0
         transactions: dict[str, int] = {}
@@ -121,9 +121,9 @@ class FloorCopy:
             if topic is not None:
                 alter(target, table, configs_of(handle))
                 deleted_up_to = deleted_epoch(handle)
-                transactions = self._begins(topic, handle)
+                transactions = self._deletion_marks(topic, handle)
 
-            files = list(self._copied(target, table, deleted_up_to))
+            files = list(self._copy_files(target, table, deleted_up_to))
             if deleted_up_to <= epoch:
                 self._require_rows(table, remaining, sum(file.rows for file in files))
         elif topic in (None, UNDELIVERABLE_TOPIC):
@@ -132,7 +132,7 @@ class FloorCopy:
                 f"the floor, epoch {epoch}, cannot be decided again: put the table back from a copy"
             )
         else:
-            transactions = self._begins(topic)
+            transactions = self._deletion_marks(topic)
 
         deleted = committed - sum(file.rows for file in files)
         if deleted:
@@ -140,7 +140,7 @@ class FloorCopy:
         if files or transactions:
             _commit(target, table, files, transactions, epoch)
 
-    def _begins(self, topic: str, handle: DeltaTable | None = None) -> dict[str, int]:
+    def _deletion_marks(self, topic: str, handle: DeltaTable | None = None) -> dict[str, int]:
         """Returns up to which epoch messages are deleted, and where the queues begin.
 
         Messages of epochs above the floor are made anew, also those that the old lake has deleted.
@@ -155,7 +155,7 @@ class FloorCopy:
         }
         return {DELETED_EPOCH_ID: deleted, **begins} if deleted else {}
 
-    def _copied(self, target: Lake, table: str, deleted_epoch: int) -> Iterator[DataFile]:
+    def _copy_files(self, target: Lake, table: str, deleted_epoch: int) -> Iterator[DataFile]:
         """Writes the rows up to the floor, file by file."""
         epoch = pc.field("epoch")
         schema = self.lake.schema(table)
@@ -172,7 +172,7 @@ class FloorCopy:
                 rows.validate(full=True)
 
             if table == "pending":
-                rows = _with_ages(rows)
+                rows = _fill_ages(rows)
 
             if rows.num_rows:
                 yield write_file(target.place, table, PurePosixPath(path).name, rows)
@@ -261,7 +261,7 @@ def below_floor(lake: Lake) -> FloorCopy | None:
     return FloorCopy(lake, last.floor, read_progress(lake, until=last.floor.epoch))
 
 
-def _with_ages(pending: pa.Table) -> pa.Table:
+def _fill_ages(pending: pa.Table) -> pa.Table:
     """Returns rows of `pending` with `age_from_at`: a lake of format 4 counts from `stored_at`."""
     place = pending.schema.get_field_index("age_from_at")
     age_from_at = pc.coalesce(pending["age_from_at"], pending["stored_at"])

@@ -1,8 +1,8 @@
 """A lake filled from Kafka: the job's own epochs over a range that ends, as fast as they go.
 
 Checks are not sent: those that are due at the end stay due, and the job sends them. After an
-interruption the next run goes on where the lake stands; a range that the lake has landed adds no
-rows.
+interruption the next run goes on behind the landed records; a range that the lake has landed adds
+no rows.
 """
 
 from __future__ import annotations
@@ -163,14 +163,14 @@ def run_backfill(
         _check_starts(epochs, starts)
         beginnings = epochs.start_offsets()
         kafka_ends = kafka.end_offsets(beginnings)
-        _require_there(kafka_ends, starts, ends)
+        _require_offsets(kafka_ends, starts, ends)
         targets = {
             place: max(beginnings[place], min(ends.get(place, end), end))
             for place, end in kafka_ends.items()
         }
 
         halves = 0
-        for step in _steps(beginnings, targets):
+        for step in _split_ranges(beginnings, targets):
             next_offsets = {r.place: r.to_offset for r in step}
             options = spark_options(settings.kafka, intake.poll_records)
             epochs.run(kafka_records(spark, step, options), next_offsets)
@@ -196,7 +196,7 @@ def _check_starts(epochs: EpochRunner, starts: Mapping[Partition, int]) -> None:
             )
 
 
-def _require_there(
+def _require_offsets(
     kafka_ends: Mapping[Partition, int],
     starts: Mapping[Partition, int],
     ends: Mapping[Partition, int],
@@ -218,7 +218,7 @@ def _require_there(
             )
 
 
-def _steps(
+def _split_ranges(
     beginnings: Mapping[Partition, int], ends: Mapping[Partition, int]
 ) -> Iterator[tuple[Range, ...]]:
     """Returns the ranges of each epoch: the same share of each partition."""

@@ -1,4 +1,4 @@
-"""A lake rebuilt from what another one landed, or filled from archived records.
+"""A lake rebuilt from the landed records of another one, or filled from archived records.
 
 Checks are not sent. The rows of an interrupted run stay: the next run goes on behind the last
 committed epoch, and a table takes each epoch once.
@@ -59,7 +59,7 @@ def rebuild(
     identity: Identity | None = None,
     progress: ProgressCallback | None = None,
 ) -> Rebuilt:
-    """Makes a lake anew from what another one landed.
+    """Makes a lake anew from the landed records of another one.
 
     The recorded epochs are run again, with their `epoch_at`, `known_at` and acknowledgements. With
     `one_batch` the records are put into as few epochs as memory allows, from half, op, schedule and
@@ -115,7 +115,7 @@ def fill(
     """Lands and decides archived records in a lake, in new epochs.
 
     `epoch_at` of an epoch is when the broker stored its last record. An archive has no `known_at`,
-    so time ends nothing: halves are neither asked about nor discarded. Records that the lake has
+    so time ends nothing: halves are neither checked nor discarded. Records that the lake has
     landed already are left out.
     Errors: StartError if records are missing between the lake's end and the archive's begin.
     """
@@ -209,14 +209,18 @@ def _check_same_history(source: Lake, target: Lake, held: Progress) -> None:
         return
 
     plan = read_progress(source, until=newest.epoch).last
-    if held.unfinished is not None or plan is None or _log(plan) != _log(newest):
+    if (
+        held.unfinished is not None
+        or plan is None
+        or _identity_of_epoch(plan) != _identity_of_epoch(newest)
+    ):
         raise StartError(
             f"{target.path} holds epoch {newest.epoch}, which is not that of {source.path}: it was "
             "made from something else, or a job went on with it; name a new place"
         )
 
 
-def _log(plan: Plan) -> tuple[object, ...]:
+def _identity_of_epoch(plan: Plan) -> tuple[object, ...]:
     return plan.epoch, plan.epoch_at, plan.ranges, plan.cluster_id, dict(plan.topic_ids)
 
 
@@ -228,7 +232,7 @@ def _fill(
     below: FloorCopy | None,
 ) -> Rebuilt:
     started = time.monotonic()
-    floor_epoch = 0 if below is None else _begin(target, below)
+    floor_epoch = 0 if below is None else _copy_floor(target, below)
     target.create(_now())
     held = read_progress(target)
 
@@ -271,7 +275,7 @@ def _count(boundary: EpochBoundary, starts: Mapping[Place, int]) -> int:
     return sum(end - starts[place] for place, end in boundary.ends.items())
 
 
-def _begin(target: BufferedLake, below: FloorCopy) -> int:
+def _copy_floor(target: BufferedLake, below: FloorCopy) -> int:
     """Lets a new lake begin at the floor. Output: the floor's epoch; 0 if it has begun before."""
     copied = 0
     if not target.exists():

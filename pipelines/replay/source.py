@@ -101,7 +101,7 @@ class Source:
                 batch.validate(full=True)
                 batches.append(batch)
 
-        batches.sort(key=_begin)  # the log names the newest file first
+        batches.sort(key=_first_key)  # the log names the newest file first
         return to_rows(
             pa.Table.from_batches(batches, batches[0].schema if batches else schema), schema
         )
@@ -113,7 +113,7 @@ class Source:
         """
         chunks = (
             chunk
-            for group in _grouped(recorded_epochs(self.lake, first, last))
+            for group in _groups(recorded_epochs(self.lake, first, last))
             for chunk in self._pieces(group, narrow)
         )
         return read_ahead(chunks)
@@ -187,13 +187,13 @@ def read_ahead(pieces: Iterator[_Piece]) -> Iterator[_Piece]:
             yield piece
 
 
-def _begin(batch: pa.RecordBatch) -> tuple[Any, ...]:
+def _first_key(batch: pa.RecordBatch) -> tuple[Any, ...]:
     """Returns where a batch begins; rows without these columns have no order."""
     names = [name for name in _ORDER if name in batch.schema.names]
     return tuple(batch.column(name)[0].as_py() for name in names) if batch.num_rows else ()
 
 
-def _grouped(epochs: Iterator[Recorded]) -> Iterator[list[Recorded]]:
+def _groups(epochs: Iterator[Recorded]) -> Iterator[list[Recorded]]:
     group: list[Recorded] = []
     count = 0
 

@@ -228,7 +228,7 @@ def verify(
     """Runs the recorded epochs of a lake again, in a scratch lake, and compares every row.
 
     The lake is only read. Epochs that are not committed are left out. Where rows below the floor
-    are deleted, 1 stands for the first epoch above it.
+    are deleted, 1 means the first epoch above it.
     Errors: LakeError, also if something that was committed is missing, or `first_epoch` is below
     the floor.
     """

@@ -205,7 +205,7 @@ def what_if(
     progress: ProgressCallback | None = None,
     **parameters: Any,
 ) -> WhatIf:
-    """Returns what a lake's history would be under other parameters of [transaction].
+    """Returns a lake's history under other parameters of [transaction], compared with the real one.
 
     The lake is only read. `tick_ms`: how often the job looked whether something was due; 0: only in
     the recorded epochs.
@@ -249,7 +249,7 @@ def run_what_if(
             scratch.persist_lookup_tables((*_KEPT, *epochs.undeliverable_tables()))
 
         epochs.close()
-        return _compared(source, scratch, epochs, changed, (first, last))
+        return _compare(source, scratch, epochs, changed, (first, last))
 
 
 def _checked_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -268,7 +268,7 @@ def _checked_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: getattr(settings.transaction, name) for name in parameters}
 
 
-def _compared(
+def _compare(
     source: Source,
     scratch: ScratchLake,
     epochs: _WhatIfEpochs,

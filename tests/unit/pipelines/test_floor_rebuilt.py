@@ -189,7 +189,7 @@ def test_a_floor_that_moves_while_a_lake_is_being_rebuilt_is_named(
         kill_behind(3, patch)
         rebuild(job.lake.path, str(tmp_path / "killed"))
     with monkeypatch.context() as patch, pytest.raises(StartError, match="has moved since"):
-        copied = floor_copy.FloorCopy._copied
+        copied = floor_copy.FloorCopy._copy_files
 
         def moving(*arguments: Any) -> Any:
             yield from copied(*arguments)
@@ -197,7 +197,7 @@ def test_a_floor_that_moves_while_a_lake_is_being_rebuilt_is_named(
                 live(job, random.Random(1), 6)
 
         floor = job.floor.epoch
-        patch.setattr(floor_copy.FloorCopy, "_copied", moving)
+        patch.setattr(floor_copy.FloorCopy, "_copy_files", moving)
         rebuild(job.lake.path, str(tmp_path / "beside"))
     with pytest.raises(StartError, match="has moved since: name a new place"):
         rebuild(job.lake.path, str(tmp_path / "killed"))

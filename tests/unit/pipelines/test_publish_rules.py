@@ -168,7 +168,7 @@ def test_the_newest_record_of_a_key_holds_and_what_cannot_be_read_is_passed_over
     assert log.of("ours", "main") == {"orders": newer}
     assert log.topics.keys() == {("ours", "main", "orders")}
     assert log.stops == {("ours", "other"): stop}
-    assert log.skipped("ours", "main", "orders") == {0: [skip]}
+    assert log.skips_of("ours", "main", "orders") == {0: [skip]}
     assert log.adoptions == {("ours", "main"): [adoption]}
     assert (newer.next_offset(1), newer.next_offset(2), newer.last_offset(2)) == (1, 0, NOTHING)
 
