@@ -28,11 +28,12 @@ from bench.usage import own_resident_bytes
 from checker.decide import decide
 from checker.frames import RULE_VERSION, Decision, Parameters, State
 from pipelines.epoch.batch import Batch, rows_by_kind
-from pipelines.epoch.commit import decided_counts, landed_counts, state_rows
+from pipelines.epoch.counts import decided_counts, landed_counts
 from pipelines.epoch.delivery import MessageDelivery, _split
 from pipelines.epoch.lookups import build_inputs
 from pipelines.epoch.parameters import plan_parameters
 from pipelines.epoch.plan import to_instants
+from pipelines.epoch.recorded_state import state_rows
 from pipelines.epoch.task_sizing import TaskSizing
 from pipelines.epoch.write import EpochWriter
 from storage.lake.epoch_log import EpochLog

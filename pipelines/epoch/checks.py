@@ -114,6 +114,7 @@ class KafkaCheckSender:
         self._prefix = prefix
         self._keys = keys or {}
         self._timeout_s = ask_timeout_ms / 1000
+
         self._producer = Producer(
             {
                 **producer_config(bootstrap_servers, client, message_bytes_max),

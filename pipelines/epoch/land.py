@@ -106,7 +106,7 @@ class _TaskResults:
     ended_tasks: int = 0
 
     def narrow_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-        """Returns the narrow rows in what tasks hand back, and collects the rest."""
+        """Returns the narrow rows of the tasks' results, and collects the files."""
         for batch in batches:
             for narrow, files_by_table in read_landed(batch):
                 if narrow.num_rows == 0:  # each task hands back an empty one last

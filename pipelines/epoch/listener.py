@@ -24,7 +24,7 @@ class EpochListener:
         """A plan that was dropped: no record came, and nothing is due."""
 
     def on_decided(self, plan: Plan, before: State, inputs: Inputs, decision: Decision) -> None:
-        """An epoch's decision, with what it was made from."""
+        """An epoch's decision, with the state and the inputs that it was made from."""
 
     def on_committed(
         self,

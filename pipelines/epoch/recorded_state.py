@@ -20,10 +20,11 @@ from checker.frames import (
     STATE_KEYS,
     TOPICS,
     Change,
+    Decision,
     State,
 )
 from checker.frames_ops.sql import run
-from storage.lake.epochs import Progress, offset_rows
+from storage.lake.epochs import Plan, Progress, offset_rows
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_rows
 from storage.rows import to_frame, to_rows
@@ -140,6 +141,15 @@ def state_log_rows(table: str, change: Change, state: State | None, epoch: int) 
         if frame.num_rows
     ]
     return pa.concat_tables(rows) if rows else schema.empty_table()
+
+
+def state_rows(plan: Plan, decision: Decision, is_snapshot: bool) -> dict[str, pa.Table]:
+    """Returns the changes of the state by table, with all rows of the state in a snapshot."""
+    state = decision.state if is_snapshot else None
+    return {
+        table: state_log_rows(table, decision.changes[frame], state, plan.epoch)
+        for table, frame in FRAMES.items()
+    }
 
 
 def topics_before(lake: Lake, epoch: int) -> pa.Table:

@@ -128,7 +128,7 @@ class EpochWriter:
         self.lake.append(table, rows, self.plan.epoch)
 
     def create_topics(self, decision: Decision) -> None:
-        """Writes new topics into the catalog, then makes their tables; skips what is there."""
+        """Writes new topics into the catalog, then makes their tables; skips those that exist."""
         rows = to_rows(
             decision.new_topics,
             schemas.CATALOG,

@@ -60,6 +60,7 @@ class MaintenanceScheduler:
         self._round_epochs = limits.merge_files
         self._admin_topic = admin_topic
         self._is_stopping = is_stopping
+
         self._steps: Iterator[StepResult] | None = None  # of the round that is not ended
         self._is_full = False
         self._request_epoch = 0  # of the request that a full round serves

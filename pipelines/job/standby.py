@@ -53,6 +53,7 @@ class StandbyWait:
         self._on_kafka_reply = on_kafka_reply
         self._rehearse = rehearse
         self._is_standby = is_standby
+
         self._was_active = False
         self._announced_owner: str | None = None
         self._rehearse_at = 0.0  # monotonic s, as are the next two

@@ -20,7 +20,7 @@ from concurrent.futures import wait as wait_for
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.epoch.runner import EpochRunner, LandedBatch
+from pipelines.epoch.runner import EpochRunner, PlannedEpoch
 from pipelines.errors import (
     ClockError,
     JobError,
@@ -265,23 +265,24 @@ class Stream:
             if self._is_ending:
                 return
             self._before_plan()
-            plan = self._epochs.plan(landed)
+            epoch = self._epochs.plan(landed)
             idle_until = time.monotonic() + self._trigger.wait_s()
-            self._running = self._finisher.submit(self._finish, plan, landed, began_at, idle_until)
+            self._running = self._finisher.submit(self._finish, epoch, began_at, idle_until)
 
         wait_for([self._running], self._trigger.wait_s())
         if self._running.done():
             self._running.result()
             self._stop.wait(self._trigger.wait_s())
 
-    def _finish(
-        self, plan: Plan | None, landed: LandedBatch, began_at: float, idle_until: float
-    ) -> None:
+    def _finish(self, epoch: PlannedEpoch | None, began_at: float, idle_until: float) -> None:
         """Finishes an epoch, and maintains the lake until the next micro-batch is due."""
         try:
-            if plan is not None:
-                self._epochs.finish(plan, landed)
+            plan = None
+            if epoch is not None:
+                plan = epoch.plan
+                self._epochs.finish(epoch)
                 self._on_epoch(plan, time.monotonic() - began_at)
+
             self._maintenance.after_batch(plan, idle_until - time.monotonic())
         except BaseException as error:
             self._failure = self._failure or error

@@ -20,8 +20,8 @@ from checker.frames_ops.columns import index_of
 from checker.frames_ops.sql import run
 from pipelines.epoch.batch import Batch
 from pipelines.epoch.checks import ATTEMPTS
-from pipelines.epoch.commit import EpochCommitter, StepTimer
 from pipelines.epoch.delivery import MessageDelivery
+from pipelines.epoch.runner import EpochCommitter, PlannedEpoch, StepTimer
 from pipelines.epoch.task_sizing import TaskSizing
 from pipelines.epoch.write import EpochWriter
 from pipelines.replay.source import Chunk
@@ -221,7 +221,7 @@ class ReplayedEpochs(EpochCommitter):
         if not is_planned:
             self.log.plan(plan)
         self._recorded_snapshot, self._is_heavy = snapshot, is_streamed
-        self.finish(plan, Batch(dict(records)), StepTimer())
+        self.finish(PlannedEpoch(plan, Batch(dict(records)), StepTimer()))
 
     def _applier(self, plan: Plan, batch: Batch) -> EpochWriter:
         return StreamingApplier(
