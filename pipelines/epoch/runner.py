@@ -133,12 +133,12 @@ class EpochRunner:
         asker: CheckSender,
         settings: EpochSettings,
         now_ms: Callable[[], int],
-        watch: EpochListener | None = None,
+        listener: EpochListener | None = None,
     ) -> None:
         self._lander = lander
         self._lake = lake
         self._settings = settings
-        self._listener = watch or EpochListener()
+        self._listener = listener or EpochListener()
 
         self._kafka = SourceLog(kafka)
         self._planner = Planner(self._kafka, settings, now_ms)
@@ -382,7 +382,7 @@ class EpochCommitter:
         asker: CheckSender,
         sizes: TaskSizing,
         deliverer: MessageDelivery,
-        watch: EpochListener | None = None,
+        listener: EpochListener | None = None,
     ) -> None:
         self.state = State()
         self.last: Plan | None = None
@@ -393,7 +393,7 @@ class EpochCommitter:
         self._asker = asker
         self._sizes = sizes
         self._deliverer = deliverer
-        self._listener = watch or EpochListener()
+        self._listener = listener or EpochListener()
         self._pool = ThreadPoolExecutor(_WRITERS, thread_name_prefix="txlake-writer")
 
     def resume_from(self, progress: Progress, lake: Lake | None = None) -> None:

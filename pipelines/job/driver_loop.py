@@ -99,7 +99,7 @@ class DriverLoop:
         lake: Lake,
         locks: Locks,
         election: Election,
-        watch: EpochListener,
+        listener: EpochListener,
         backoff: OutageBackoff,
     ) -> None:
         self._settings = settings
@@ -147,7 +147,7 @@ class DriverLoop:
             self._check_sender,
             EpochSettings.of(settings, owner, lander.parallelism, self._intake),
             options.now_ms or self._clock.now_ms,
-            watch,
+            listener,
         )
         self.is_streaming = False
 
