@@ -1,1 +1,1 @@
-"""One epoch, a file a step: land, plan, decide, apply, ask, commit. `run` shows them in order."""
+"""One epoch, in the steps of `runner.py`: land, plan, decide, write, check, commit."""

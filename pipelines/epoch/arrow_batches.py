@@ -43,20 +43,20 @@ def _open_arrow_socket(frame: DataFrame) -> tuple[Any, Any, Any]:
     """Opens the socket on which the JVM serves a frame's rows; only then the Spark job begins.
 
     The JVM takes one connection, and gives it 10 s to show the secret. If that was a stranger's, or
-    this process was held for so long, nothing is served and the JVM's result never comes: we do
-    not wait for it, but ask anew.
+    this process was suspended for so long, nothing is served and the JVM's result never comes: we
+    do not wait for it, but open another.
 
     Output: file, socket, the JVM's server. Errors: PySparkRuntimeError, EOFError.
     """
     from pyspark.errors import PySparkRuntimeError
 
-    left = _OPENINGS
+    remaining = _OPENINGS
     while True:
         place, server = spark_private.serve_rows(frame)
         try:
             return *spark_private.connect_to_rows(place), server
         except (PySparkRuntimeError, EOFError) as error:
-            left -= 1
-            if not left:
+            remaining -= 1
+            if not remaining:
                 raise
             log.warning("Spark did not serve its rows, and is asked again: %s", error)

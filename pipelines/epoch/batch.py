@@ -19,14 +19,17 @@ from storage.wire.decode import RECORDS
 from storage.wire.record_kinds import ADMIN, HALF, KINDS, SCHEDULE
 
 _OFFSET_ORDER = [("queue_id", "ascending"), ("queue_offset", "ascending")]
+
+
+def _kept_columns(kind: str) -> list[str]:
+    columns = [name for name in schemas.TABLES[kind].names if name in RECORDS.names]
+    if kind in (HALF, SCHEDULE):
+        columns = [name for name in columns if name not in PAYLOAD_COLUMNS]
+    return columns
+
+
 # The kept columns of a landed record. A column that its kind does not have would take memory.
-_COLUMNS = {
-    kind: [
-        name for name in schemas.TABLES[kind].names
-        if name in RECORDS.names and not (kind in (HALF, SCHEDULE) and name in PAYLOAD_COLUMNS)
-    ]
-    for kind in KINDS
-}  # fmt: skip
+_COLUMNS = {kind: _kept_columns(kind) for kind in KINDS}
 
 
 @dataclass
@@ -34,7 +37,8 @@ class Batch:
     """An epoch's records, by kind.
 
     `files`: the files with messages, still to be committed, by table; the records of these messages
-    lack the heavy columns (`HEAVY`). `tasks`: how many have landed them.
+    lack the columns of the payload (`PAYLOAD_COLUMNS`). `tasks`: the number of tasks that landed
+    them.
     """
 
     by_kind: dict[str, pa.Table] = field(default_factory=dict)
@@ -43,7 +47,7 @@ class Batch:
 
     @property
     def records(self) -> int:
-        """Returns how many there are, as long as none are dropped."""
+        """Returns the number of records, as long as none are dropped."""
         return sum(rows.num_rows for rows in self.by_kind.values())
 
     @property
@@ -74,8 +78,8 @@ class Batch:
     def add_table(self, rows: pa.Table, kind: str) -> None:
         """Adds rows of one kind. Input: the columns of RECORDS that its rows here have, or more."""
         if kind in self.by_kind:
-            there = self.by_kind[kind]
-            rows = pa.concat_tables([there, rows.select(there.column_names)])
+            present = self.by_kind[kind]
+            rows = pa.concat_tables([present, rows.select(present.column_names)])
         self.by_kind[kind] = rows.sort_by(_OFFSET_ORDER)
 
     def drop_written(self) -> None:
@@ -89,23 +93,25 @@ class Batch:
 
 
 def oldest_stored_at(frames: Iterable[pa.Table]) -> Any:
-    """Returns when the oldest of some records was stored, as they say it; None if there is none."""
-    found = (pc.min(rows["stored_at"]).as_py() for rows in frames if rows.num_rows)
-    return min((at for at in found if at is not None), default=None)
+    """Returns the smallest `stored_at` of some records; None if there is none."""
+    oldest = (pc.min(rows["stored_at"]).as_py() for rows in frames if rows.num_rows)
+    return min((at for at in oldest if at is not None), default=None)
 
 
 def rows_by_kind(parts: Iterable[pa.Table]) -> dict[str, pa.Table]:
-    """Returns the rows that tasks handed back by kind, in offset order. Input: RECORDS.
+    """Returns by kind the rows that tasks handed back, in offset order. Input: RECORDS.
 
     Most parts are pieces of one partition, in order.
     """
-    found: dict[str, list[pa.Table]] = {}
+    pieces: dict[str, list[pa.Table]] = {}
     for part in parts:
         kinds = pc.unique(part["kind"]).to_pylist()
         for kind in kinds:
             rows = part if len(kinds) == 1 else part.filter(pc.equal(part["kind"], kind))
-            found.setdefault(kind, []).append(rows.select(_COLUMNS[kind]))
-    return {kind: _in_offset_order(found.pop(kind)) for kind in list(found)}
+            pieces.setdefault(kind, []).append(rows.select(_COLUMNS[kind]))
+
+    # Each kind's pieces are given back before those of the next are joined.
+    return {kind: _in_offset_order(pieces.pop(kind)) for kind in list(pieces)}
 
 
 def _in_offset_order(pieces: list[pa.Table]) -> pa.Table:

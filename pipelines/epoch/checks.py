@@ -36,7 +36,7 @@ _WAITING_KIB: Final = 64 * 1024
 
 @dataclass
 class _Attempt:
-    """One check. `half`: what it is made of but for the body, empty when Kafka has answered."""
+    """One check. `half`: the half's columns but for the body, empty when Kafka has answered."""
 
     row: dict[str, Any]
     too_large: list[_Attempt]
@@ -58,7 +58,7 @@ class _Attempt:
 
 
 class CheckSender(Protocol):
-    """The one that an epoch hands its due checks to."""
+    """The sender of an epoch's due checks."""
 
     def ask(self, lake: Lake, due: pa.Table) -> pa.Table:
         """Sends due checks and returns the attempts, one row an attempt.
@@ -72,22 +72,24 @@ def send_checks_once(lake: Lake, asker: CheckSender, plan: Plan, due: pa.Table) 
 
     Input: DUE. Output: ATTEMPTS.
     """
-    is_asked = due.num_rows > 0 and lake.has_epoch("checks", plan.epoch)
-    if not is_asked:
+    is_recorded = due.num_rows > 0 and lake.has_epoch("checks", plan.epoch)
+
+    if not is_recorded:
         attempts = asker.ask(lake, due)
-        at = instant(plan.epoch_at)
-        rows = to_rows(attempts, schemas.CHECKS, sent_at=at, epoch=plan.epoch)
-        is_asked = rows.num_rows > 0 and not lake.append("checks", rows, plan.epoch)
-    if is_asked:
+        sent_at = instant(plan.epoch_at)
+        rows = to_rows(attempts, schemas.CHECKS, sent_at=sent_at, epoch=plan.epoch)
+        is_recorded = rows.num_rows > 0 and not lake.append("checks", rows, plan.epoch)
+
+    if is_recorded:
         attempts = lake.read("checks", where=pc.field("epoch") == plan.epoch)
         lake.stock.invalidate("checks")
     return attempts
 
 
 class KafkaCheckSender:
-    """The sender of due checks; one for a job.
+    """The sender of a job's due checks.
 
-    Input: `keys`: of the producer groups that have some; the first one signs.
+    Input: `keys`: the keys of each producer group that has some; the first one signs.
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class KafkaCheckSender:
         self._prefix = prefix
         self._keys = keys or {}
         self._timeout_s = ask_timeout_ms / 1000
+
         self._producer = Producer(
             {
                 **producer_config(bootstrap_servers, client, message_bytes_max),
@@ -119,32 +122,38 @@ class KafkaCheckSender:
     def ask(self, lake: Lake, due: pa.Table) -> pa.Table:
         """Sends due checks and waits for Kafka, at most ask_timeout_ms in all.
 
-        Input: DUE; the bodies of halves whose group can hear are read from `half`, as a stream.
+        Input: DUE. The bodies of halves whose group has a topic are read from `half`, as a stream.
         Output: one row an attempt: the columns of CHECKS but sent_at and epoch.
-        Memory holds what waits for Kafka, some MiB, not the checks' bodies.
+        Memory holds the checks that wait for Kafka, some MiB, not the bodies of all.
         """
         if due.num_rows == 0:
             return ATTEMPTS.empty_table()
+
         deadline = time.monotonic() + self._timeout_s
-        is_heard = self._has_topic(due)
+        has_topic = self._has_topic(due)
         too_large: list[_Attempt] = []
-        attempts = [_Attempt(row, too_large) for row in filter_rows(due, ~is_heard).to_pylist()]
-        due = filter_rows(due, is_heard)
-        questions = {(row["queue_id"], row["queue_offset"]): row for row in due.to_pylist()}
+
+        attempts = [_Attempt(row, too_large) for row in filter_rows(due, ~has_topic).to_pylist()]
+        due = filter_rows(due, has_topic)
+        due_by_key = {(row["queue_id"], row["queue_offset"]): row for row in due.to_pylist()}
+
         batches = read_messages(lake, "half", due, _BODY_COLUMNS, footers=lake.opened)
         for half in (row for batch in batches for row in batch.to_pylist()):
-            row = questions.pop((half["queue_id"], half["queue_offset"]), None)
+            row = due_by_key.pop((half["queue_id"], half["queue_offset"]), None)
             if row is None:
                 continue
+
             body = half.pop("body")
             attempt = _Attempt(row, too_large, half, has_body=body is not None)
             if not self._produce(attempt, body, deadline):
                 break
             attempts.append(attempt)
-            self._without_bodies(too_large, deadline)
-        self._producer.flush(max(0.0, deadline - time.monotonic()))
-        self._without_bodies(too_large, deadline)
-        self._producer.flush(max(0.0, deadline - time.monotonic()))
+            self._resend_without_body(too_large, deadline)
+
+        self._flush_until(deadline)
+        self._resend_without_body(too_large, deadline)
+        self._flush_until(deadline)
+
         return pa.Table.from_pylist(
             [a.row | {"check_id": a.check_id, "acknowledged": a.acknowledged} for a in attempts],
             schema=ATTEMPTS,
@@ -155,31 +164,41 @@ class KafkaCheckSender:
         self._producer.purge()
         self._producer.flush(1.0)
 
+    def _flush_until(self, deadline: float) -> None:
+        self._producer.flush(max(0.0, deadline - time.monotonic()))
+
     def _has_topic(self, due: pa.Table) -> Mask:
-        """Returns of each check whether its topic exists, or may: without one it takes no time."""
+        """Returns of each check whether its topic exists: without one it takes no time.
+
+        All are true if Kafka does not say.
+        """
         try:
             timeout_s = min(_METADATA_TIMEOUT_S, self._timeout_s)
             topics = self._producer.list_topics(timeout=timeout_s).topics
         except KafkaException:
             return np.ones(due.num_rows, np.bool_)
-        groups = pc.unique(due["producer_group"]).to_pylist()
-        heard = [group for group in groups if p.check_topic(group, self._prefix) in topics]
-        return to_mask(pc.is_in(due["producer_group"], pa.array(heard, pa.string())))
 
-    def _without_bodies(self, too_large: list[_Attempt], deadline: float) -> None:
-        """Sends checks again whose topic is too small for the message: without its body."""
+        groups = pc.unique(due["producer_group"]).to_pylist()
+        with_topic = [group for group in groups if p.check_topic(group, self._prefix) in topics]
+        return to_mask(pc.is_in(due["producer_group"], pa.array(with_topic, pa.string())))
+
+    def _resend_without_body(self, too_large: list[_Attempt], deadline: float) -> None:
+        """Sends checks again that are too large for their topics, without the bodies."""
         while too_large:
             attempt = too_large.pop()
-            is_omitted, attempt.has_body = attempt.has_body, False
+            is_omitted = attempt.has_body
+            attempt.has_body = False
             self._produce(attempt, None, deadline, is_omitted=is_omitted)
 
     def _produce(
         self, attempt: _Attempt, body: bytes | None, deadline: float, *, is_omitted: bool = False
     ) -> bool:
+        """Hands a check to Kafka's client. Output: whether that took it before the deadline."""
         group = attempt.row["producer_group"]
         headers = _headers(attempt, is_omitted)
         for key in self._keys.get(group, ())[:1]:
             headers += check_signatures(key, headers, body)
+
         while time.monotonic() < deadline:
             try:
                 self._producer.produce(
@@ -200,8 +219,10 @@ class KafkaCheckSender:
 
 def _headers(attempt: _Attempt, is_body_omitted: bool) -> list[tuple[str, str | bytes | None]]:
     """Returns the check's own headers, in protocol order, and after them the user's."""
-    row, half = attempt.row, attempt.half
+    row = attempt.row
+    half = attempt.half
     offsets = ",".join(map(str, row["half_offsets"]))
+
     headers: list[tuple[str, str | bytes | None]] = [
         (p.PGROUP, row["producer_group"].encode()),
         (p.UNIQ_KEY, row["transaction_id"].encode()),
@@ -217,7 +238,8 @@ def _headers(attempt: _Attempt, is_body_omitted: bool) -> list[tuple[str, str | 
         (p.CHECK_ID, attempt.check_id.encode()),
         *([(p.BODY_OMITTED, b"true")] if is_body_omitted else ()),
     ]
-    if half["raw_headers"] is not None:  # some do not fit text: all as they came
+
+    if half["raw_headers"] is not None:  # some are no text: all as they came
         users = [(header["key"], header["value"]) for header in half["raw_headers"]]
     else:
         users = [(key, value.encode()) for key, value in half["properties"] or ()]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class EpochClock:
-    """The clock that gives `epoch_at`. It does not follow a step of the wall clock.
+    """The clock behind `epoch_at`. It does not follow a step of the wall clock.
 
     Units: ms. `wall` and `monotonic` return seconds; tests hand in their own.
     """
@@ -18,12 +18,13 @@ class EpochClock:
         wall: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._wall, self._monotonic = wall, monotonic
+        self._wall = wall
+        self._monotonic = monotonic
         self._last_ms = not_before_ms
         self.start()
 
     def start(self) -> None:
-        """Takes the wall clock, as when it is made; a standby takes it again when it is elected."""
+        """Reads the wall clock, as the constructor does; a standby does it when it is elected."""
         self._started_at = self._wall()
         self._started = self._monotonic()
 
@@ -38,7 +39,7 @@ class EpochClock:
 
     @property
     def last_ms(self) -> int:
-        """Returns the newest instant that was given, or taken from the lake."""
+        """Returns the newest instant from `now_ms` or `not_before`."""
         return self._last_ms
 
     def raw_ms(self) -> int:

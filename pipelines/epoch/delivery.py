@@ -41,39 +41,41 @@ class MessageDelivery:
         """
         if self.spark is None or tasks == 0:
             return deliver(delivery, lake, lake.opened)
+
         files = LandedFiles(lake.place, _files(lake, delivery.placements))
         slices = [[as_bytes(part)] for part in _split(delivery.placements, tasks)]
-        wanted = pa.table({"placements": pa.chunked_array(slices)})
-        frame = self.spark.createDataFrame(wanted)  # each chunk becomes a partition
+        rows = pa.table({"placements": pa.chunked_array(slices)})
+        frame = self.spark.createDataFrame(rows)  # each chunk becomes a partition
+
         task = DeliverTask(replace(delivery, placements=PLACEMENTS.empty_table()), files)
         with job_description(self.spark, delivery.epoch, "deliver", len(slices)):
-            return merge_files(
-                map(read_files, arrow_batches(frame.mapInArrow(task, FILES_IN_SPARK)))
-            )
+            batches = arrow_batches(frame.mapInArrow(task, FILES_IN_SPARK))
+            return merge_files(map(read_files, batches))
 
 
 def _files(lake: Lake, placements: pa.Table) -> Mapping[str, list[str]]:
     """Returns the files that can hold the messages, by the statistics of the log."""
-    found = {}
+    files = {}
     for source in pc.unique(placements["source"]).to_pylist():
-        named = placements.filter(pc.equal(placements["source"], source))
-        fragments = lake.dataset(source).get_fragments(offset_filter(named))
-        found[source] = [fragment.path for fragment in fragments]
-    return found
+        of_source = placements.filter(pc.equal(placements["source"], source))
+        fragments = lake.dataset(source).get_fragments(offset_filter(of_source))
+        files[source] = [fragment.path for fragment in fragments]
+    return files
 
 
 def _split(placements: pa.Table, tasks: int) -> Iterator[pa.Table]:
-    """Returns the placements in slices by place: a file is read by one or two tasks.
+    """Returns the placements in slices by row key: a file is read by one or two tasks.
 
     If each task would write small files of many topics, the slices are by topic instead: reading a
     message that is not wanted takes some µs, writing a file 1 ms.
     """
-    topics, sources = (
-        placements[name].combine_chunks().dictionary_encode() for name in ("topic", "source")
-    )
+    topics = placements["topic"].combine_chunks().dictionary_encode()
+    sources = placements["source"].combine_chunks().dictionary_encode()
+
     keys = [row_keys(placements), sources.indices.to_numpy()]
     if placements.num_rows < _FILE_ROWS * len(topics.dictionary) * tasks:
         keys.append(topics.indices.to_numpy())
+
     order = np.lexsort(keys)
     for part in np.array_split(order, tasks):
         if len(part):

@@ -51,30 +51,34 @@ def unexplained(
     for kind, topic in topics.items():
         if kind == ADMIN:
             continue
+
         rows = batch.rows(kind)
-        if rows.num_rows == sum(
-            len(span) for (name, _), span in offset_ranges.items() if name == topic
-        ):
+        ranges = {
+            partition: offsets
+            for (name, partition), offsets in offset_ranges.items()
+            if name == topic and offsets
+        }
+        if rows.num_rows == sum(map(len, ranges.values())):
             continue
-        for (name, partition), span in offset_ranges.items():
-            if name != topic or not span:
-                continue
+
+        for partition, offsets in ranges.items():
             of_queue = rows.filter(pc.equal(rows["queue_id"], partition))
-            offsets = of_queue["queue_offset"].to_numpy()
-            gap = _gap(topic, partition, span, offsets)
+            gap = _gap(topic, partition, offsets, of_queue["queue_offset"].to_numpy())
             if gap is not None:
                 yield gap
 
 
-def _gap(topic: str, partition: int, span: range, offsets: Any) -> Gap | None:
+def _gap(topic: str, partition: int, offsets: range, landed: Any) -> Gap | None:
     """Returns the gap of one partition; None if markers explain it.
 
-    Two markers can stand side by side where two transactions ended, so the whole counts: there are
-    no more markers than records up to them, but for one that the epoch before brought.
+    Two markers can stand side by side where two transactions ended, so their sum counts: up to any
+    offset there are at most as many markers as records, and one for a transaction of the epoch
+    before.
     """
-    missing = np.setdiff1d(np.arange(span.start, span.stop), offsets, assume_unique=True)
-    records_before = missing - span.start - np.arange(len(missing))
+    missing = np.setdiff1d(np.arange(offsets.start, offsets.stop), landed, assume_unique=True)
+    records_before = missing - offsets.start - np.arange(len(missing))
     markers = np.arange(1, len(missing) + 1)
+
     if (markers <= records_before + 1).all():
         return None
     return Gap(topic, partition, int(missing[0]), int(missing[-1]), len(missing))

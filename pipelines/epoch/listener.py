@@ -1,4 +1,4 @@
-"""The one that is told of each epoch while it runs. It reads nothing and changes nothing."""
+"""Listener for the events of an epoch. It reads nothing and changes nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from storage.lake.lake import Lake
 
 
 class EpochListener:
-    """What is told, in the order of an epoch; this one does not care.
+    """Listener with a method an event, in the order of an epoch; here each does nothing.
 
     An epoch that fails is decided again later.
     """
@@ -24,10 +24,14 @@ class EpochListener:
         """A plan that was dropped: no record came, and nothing is due."""
 
     def on_decided(self, plan: Plan, before: State, inputs: Inputs, decision: Decision) -> None:
-        """An epoch's decision, with what it was made from."""
+        """An epoch's decision, with the state and the inputs that it was made from."""
 
     def on_committed(
-        self, plan: Plan, state: State, attempts: pa.Table, counts: Mapping[str, int],
+        self,
+        plan: Plan,
+        state: State,
+        attempts: pa.Table,
+        counts: Mapping[str, int],
         step_ms: Mapping[str, int],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """The commit of the epoch that was decided last. Input: `attempts`: ATTEMPTS."""

@@ -1,6 +1,8 @@
-"""The input of a decision: its records as frames, and the rows of earlier epochs that they name."""
+"""The inputs of a decision: an epoch's records, and the rows of earlier epochs that they name."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,13 +30,34 @@ from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
 from txlake.protocol import UNDELIVERABLE_TOPIC, UndeliverableTarget, read_target
 
 _HALF_ENDS = pa.schema([("queue_id", pa.int32()), ("half_end", pa.int64()), ("floor", pa.int64())])
+_HALF_COLUMNS = [
+    "queue_id",
+    "queue_offset",
+    "producer_group",
+    "transaction_id",
+    "tran_size",
+    "tran_seq",
+    "stored_at",
+    "immunity_ms",
+    "error",
+]
+_OUTCOME_COLUMNS = ["queue_id", "queue_offset", "arm", "outcome", "cause", "op_queue_offset"]
+_UNDELIVERABLE_COLUMNS = [
+    "queue_offset",
+    "source",
+    "half_queue_id",
+    "half_queue_offset",
+    "real_topic",
+    "asked_queue_id",
+    "producer_group",
+]
 
 
 def build_inputs(batch: Batch, lake: Lake, state: State, plan: Plan, limits: WireLimits) -> Inputs:
-    """Returns a batch as the decision's input, with the earlier halves that it names.
+    """Returns a batch as the decision's inputs, with the earlier halves that it names.
 
-    Reads only rows of epochs before the plan's, and of halves only what is there: all else can be
-    deleted at any time, and decides nothing.
+    Reads only rows of epochs before the plan's, and only halves that are present: all others can be
+    deleted at any time, and decide nothing.
     """
     commands = batch.rows(ADMIN).rename_columns({"queue_offset": "admin_offset"})
     inputs = Inputs(
@@ -43,14 +66,11 @@ def build_inputs(batch: Batch, lake: Lake, state: State, plan: Plan, limits: Wir
         schedules=to_frame(batch.rows(SCHEDULE), NEW_SCHEDULES),
         commands=to_frame(commands, COMMANDS),
     )
-    half_ends = pa.Table.from_pylist(
-        [{"queue_id": r.partition, "half_end": r.from_offset,
-          "floor": plan.floor.offsets.get(r.partition)}
-         for r in plan.ranges if r.topic == limits.topics[HALF]],
-        schema=_HALF_ENDS,
-    )  # fmt: skip
-    named = lookups.halves_to_look_up(state, inputs, half_ends)
-    ended = find_ended_halves(lake, named, plan.epoch)
+
+    half_ends = _half_ends(plan, limits.topics[HALF])
+    named_halves = lookups.halves_to_look_up(state, inputs, half_ends)
+    ended = find_ended_halves(lake, named_halves, plan.epoch)
+
     set_ids = lookups.sets_to_look_up(state, inputs, half_ends, ended)
     if set_ids:
         of_sets = _ended_halves(lake, pc.field("transaction_id").isin(set_ids), plan.epoch)
@@ -60,14 +80,20 @@ def build_inputs(batch: Batch, lake: Lake, state: State, plan: Plan, limits: Wir
             a=ended,
             b=of_sets,
         ).cast(ENDED)
-    return Inputs(
-        halves=inputs.halves,
-        operations=inputs.operations,
-        schedules=inputs.schedules,
-        commands=inputs.commands,
-        ended=ended,
-        undeliverable=find_undeliverable(lake, inputs.commands, state.topics, plan.epoch),
-    )
+
+    undeliverable = find_undeliverable(lake, inputs.commands, state.topics, plan.epoch)
+    return replace(inputs, ended=ended, undeliverable=undeliverable)
+
+
+def _half_ends(plan: Plan, half_topic: str) -> pa.Table:
+    """Returns of each half queue where the epoch begins, and the floor. Output: _HALF_ENDS."""
+    floor = plan.floor.offsets
+    rows = [
+        {"queue_id": r.partition, "half_end": r.from_offset, "floor": floor.get(r.partition)}
+        for r in plan.ranges
+        if r.topic == half_topic
+    ]
+    return pa.Table.from_pylist(rows, schema=_HALF_ENDS)
 
 
 def to_operations(rows: pa.Table) -> pa.Table:
@@ -76,21 +102,22 @@ def to_operations(rows: pa.Table) -> pa.Table:
     cause = pc.if_else(
         rows["actor"].is_valid(), "operator", pc.if_else(is_answer, "check_answer", "operation")
     )
-    named = rows.rename_columns({"queue_offset": "op_queue_offset"})
-    return to_frame(named.append_column("cause", cause), OPERATIONS)
+    operations = rows.rename_columns({"queue_offset": "op_queue_offset"})
+    return to_frame(operations.append_column("cause", cause), OPERATIONS)
 
 
 def find_ended_halves(lake: Lake, named: pa.Table, epoch: int) -> pa.Table:
     """Returns the named halves of earlier epochs that are not state. Output: ENDED."""
     if named.num_rows == 0:
         return ENDED.empty_table()
-    found = _ended_halves(lake, offset_filter(named), epoch)
+
+    candidates = _ended_halves(lake, offset_filter(named), epoch)
     return run(
         """
-        SELECT f.* FROM found f SEMI JOIN named n
-          ON f.queue_id = n.queue_id AND f.queue_offset = n.queue_offset
+        SELECT c.* FROM candidates c SEMI JOIN named n
+          ON c.queue_id = n.queue_id AND c.queue_offset = n.queue_offset
         """,
-        found=found,
+        candidates=candidates,
         named=named,
     ).cast(ENDED)
 
@@ -107,19 +134,13 @@ WHERE h.error IS NOT NULL OR o.outcome IS NOT NULL
 
 
 def _ended_halves(lake: Lake, where: pc.Expression, epoch: int) -> pa.Table:
-    before = pc.field("epoch") < epoch
-    columns = [
-        "queue_id", "queue_offset", "producer_group", "transaction_id", "tran_size", "tran_seq",
-        "stored_at", "immunity_ms", "error",
-    ]  # fmt: skip
-    halves = lake.read("half", columns, before & where)
+    is_earlier = pc.field("epoch") < epoch
+    halves = lake.read("half", _HALF_COLUMNS, is_earlier & where)
     if halves.num_rows == 0:
         return ENDED.empty_table()
-    outcomes = lake.read(
-        "outcomes",
-        ["queue_id", "queue_offset", "arm", "outcome", "cause", "op_queue_offset"],
-        before & offset_filter(halves) & (pc.field("outcome") != "DISCARDED"),
-    )
+
+    is_end = pc.field("outcome") != "DISCARDED"
+    outcomes = lake.read("outcomes", _OUTCOME_COLUMNS, is_earlier & offset_filter(halves) & is_end)
     return run(_ENDED, halves=halves, outcomes=outcomes).cast(ENDED)
 
 
@@ -129,27 +150,29 @@ def find_undeliverable(lake: Lake, commands: pa.Table, catalog: pa.Table, epoch:
     Input: COMMANDS; TOPICS as they were before the epoch. Output: UNDELIVERABLE.
     """
     targets = map(read_target, commands["target"].to_pylist())
-    named = [t.queue_offset for t in targets if isinstance(t, UndeliverableTarget)]
+    offsets = [t.queue_offset for t in targets if isinstance(t, UndeliverableTarget)]
     topics = {row["topic"]: row["table_id"] for row in catalog.to_pylist()}
-    if not named or UNDELIVERABLE_TOPIC not in topics:
+    if not offsets or UNDELIVERABLE_TOPIC not in topics:
         return UNDELIVERABLE.empty_table()
-    before = pc.field("epoch") < epoch
+
+    is_earlier = pc.field("epoch") < epoch
     rows = lake.read(
         f"topics/{topics[UNDELIVERABLE_TOPIC]}",
-        ["queue_offset", "source", "half_queue_id", "half_queue_offset", "real_topic",
-         "asked_queue_id", "producer_group"],
-        before & pc.field("queue_offset").isin(named),
-    )  # fmt: skip
+        _UNDELIVERABLE_COLUMNS,
+        is_earlier & pc.field("queue_offset").isin(offsets),
+    )
     if rows.num_rows == 0:
         return UNDELIVERABLE.empty_table()
+
     key = {"half_queue_id": "queue_id", "half_queue_offset": "queue_offset"}
+    halves = rows.select(list(key)).rename_columns(key)
+    is_delivered = pc.field("action") == "DELIVERED"
     delivered = lake.read(
         "deliveries",
         ["source", "queue_id", "queue_offset"],
-        before
-        & (pc.field("action") == "DELIVERED")
-        & offset_filter(rows.select(list(key)).rename_columns(key)),
+        is_earlier & is_delivered & offset_filter(halves),
     )
+
     return run(
         """
         SELECT r.queue_offset AS undeliverable_offset, r.source, r.half_queue_id AS queue_id,

@@ -1,4 +1,4 @@
-"""The PINGs of this process: each has asked for the broker's clock. The next epoch lands them."""
+"""The PINGs by which this process reads the broker's clock. The next epoch lands them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,21 @@ class OwnPings(dict[int, int]):
 
     def rows(self, ranges: Iterable[Range], topic: str, owner: str) -> list[dict[str, Any]]:
         """Returns the rows of the own PINGs in these ranges."""
+        offsets = (
+            (r.partition, offset)
+            for r in ranges
+            if r.topic == topic
+            for offset in range(r.from_offset, r.to_offset)
+        )
+
         return [
             {
-                "queue_id": r.partition,
+                "queue_id": partition,
                 "queue_offset": offset,
                 "stored_at": instant(self[offset]),
                 "command": PING,
                 "actor": owner,
             }
-            for r in ranges
-            if r.topic == topic
-            for offset in range(r.from_offset, r.to_offset)
+            for partition, offset in offsets
             if offset in self
         ]

@@ -18,7 +18,8 @@ from storage.schemas import SNAPSHOT
 from storage.wire.record_kinds import WireLimits
 
 # Keys of a plan's parameters outside the rules, beside its floor and the newest snapshot: the
-# limits of decoding, in how many epochs one row names all, and how long what has ended decides.
+# limits of decoding, the epochs from one row that names all to the next, and how long a record that
+# has ended still decides.
 _WIRE, _SNAPSHOT_EPOCHS, _RETENTION_MS = "wire", "snapshot_epochs", "retention_ms"
 # Offsets that an epoch passes because an operator has accepted that they are lost.
 _LOSSES = "losses"
@@ -42,9 +43,9 @@ class EpochSettings:
     def of(
         cls, settings: Settings, owner: str, parallelism: int, intake: Intake | None = None
     ) -> EpochSettings:
-        """Returns the part of a job's settings; without an intake that of a local job.
+        """Returns the part of a job's settings; without `intake` that of a local job.
 
-        Input: `parallelism`: how many tasks run at once.
+        Input: `parallelism`: the number of tasks that run at once.
         """
         return cls(
             parameters=settings.parameters(),
@@ -76,11 +77,11 @@ class EpochSettings:
 
 def plan_parameters(plan: Plan | None) -> Parameters:
     """Returns the rules' parameters in force at an epoch; the defaults before the first."""
-    given = {} if plan is None else plan.parameters
-    names = {field.name for field in fields(Parameters)} & given.keys()
-    values: dict[str, Any] = {
-        name: tuple(given[name]) if isinstance(given[name], list) else given[name] for name in names
-    }
+    recorded = {} if plan is None else plan.parameters
+    values: dict[str, Any] = {}
+    for name in {parameter.name for parameter in fields(Parameters)} & recorded.keys():
+        value = recorded[name]
+        values[name] = tuple(value) if isinstance(value, list) else value
     return Parameters(**values)
 
 
@@ -92,7 +93,7 @@ def plan_limits(plan: Plan) -> WireLimits:
 def planned_snapshot(plan: Plan) -> int | None:
     """Returns 1 if an epoch takes a snapshot of the state, 0 if its row only names all.
 
-    Output: None: neither.
+    Output: None if it does neither.
     """
     interval = plan.parameters.get(_SNAPSHOT_EPOCHS)  # None in a backfill from files
     if interval is None or plan.epoch % interval:

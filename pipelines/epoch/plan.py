@@ -20,7 +20,7 @@ from storage.wire.record_kinds import HALF, OP
 
 
 class Planner:
-    """The maker of plans, one epoch after the other; it keeps what Kafka has told of its ends."""
+    """The maker of plans, one epoch after the other; it keeps Kafka's end offsets between them."""
 
     def __init__(
         self, kafka: SourceLog, settings: EpochSettings, now_ms: Callable[[], int]
@@ -28,31 +28,32 @@ class Planner:
         self._kafka = kafka
         self._settings = settings
         self._now_ms = now_ms
-        self._horizons: tuple[EndOffsetSample, ...] = ()
+        self._samples: tuple[EndOffsetSample, ...] = ()
         self._prefetched: EndOffsetSample | None = None
 
     def resume_from(self, progress: Progress) -> None:
         """Goes on behind the newest committed epoch."""
         landed = {} if progress.last is None else progress.last.landed()
-        self._horizons = unreached(itertools.chain(*map(_horizons, progress.recent)), landed)
+        samples = itertools.chain(*map(_recorded_samples, progress.recent))
+        self._samples = unreached(samples, landed)
         self._prefetched = None
 
     def committed(self, plan: Plan) -> None:
         """Takes a committed epoch as the last one."""
-        self._horizons = unreached((*self._horizons, *_horizons(plan)), plan.landed())
+        self._samples = unreached((*self._samples, *_recorded_samples(plan)), plan.landed())
 
     def prefetch_end_offsets(self, partitions: Mapping[Partition, object]) -> None:
-        """Asks where Kafka ends before the next micro-batch is cut, which then lands all of it.
+        """Asks Kafka for its end offsets before the next micro-batch is cut.
 
-        So under load `known_at` of the next epoch is this instant, not `epoch_at` of the epoch
-        before.
+        That micro-batch lands all records up to them. So under load `known_at` of the next epoch is
+        this instant, not `epoch_at` of the epoch before.
         Errors: KafkaAwayError.
         """
-        asked_at = self._now_ms()
-        self._prefetched = EndOffsetSample(asked_at, self._kafka.end_offsets(partitions))
+        queried_at = self._now_ms()
+        self._prefetched = EndOffsetSample(queried_at, self._kafka.end_offsets(partitions))
 
     def drop_prefetched(self) -> None:
-        """Drops what `look_ahead` asked, and the accepted losses: a plan has them."""
+        """Drops the prefetched end offsets, and the accepted losses: a plan has them."""
         self._prefetched = None
         self._kafka.accepted = {}
 
@@ -62,74 +63,105 @@ class Planner:
         last: Plan | None,
         floor_and_snapshot_at: Callable[[int, int], tuple[Floor, Snapshot]],
     ) -> Plan:
-        """Returns a plan: fixes `epoch_at`, then asks where Kafka ends.
+        """Returns a plan: fixes `epoch_at`, then asks Kafka for its end offsets.
 
         Input: the offsets that the epoch lands; the plan before it; `floor_and_snapshot_at`: from
         an epoch and its `epoch_at` to its floor and the newest snapshot.
         """
-        epoch_at = self._now_ms()
-        ends = self._kafka.end_offsets(offset_ranges)
-        asked = {} if self._prefetched is None else self._prefetched.end_offsets
-        ranges = tuple(
-            Range(*place, span.start, span.stop, ends[place], asked.get(place))
-            for place, span in offset_ranges.items()
-        )
-        asked_at = None if self._prefetched is None else self._prefetched.asked_at
-        topics = self._settings.limits.topics
-        horizons = (*self._horizons, *_asked(epoch_at, asked_at, ranges))
-        landed = {r.place: r.to_offset for r in ranges}
-        halves_known = known_at(
-            horizons, landed, {} if last is None else last.halves_known_at, topics[HALF]
-        )
-        half_queues = {r.partition for r in ranges if r.topic == topics[HALF]}
-        ops = {r.partition for r in ranges if r.topic == topics[OP]}
-        # An op queue without a half queue of its number has no halves to wait for.
-        halves_known |= dict.fromkeys(ops - half_queues, epoch_at)
         epoch = 1 if last is None else last.epoch + 1
+        epoch_at = self._now_ms()
+        ranges = self._ranges(offset_ranges)
+        ends_queried_at = None if self._prefetched is None else self._prefetched.asked_at
+
+        samples = (*self._samples, *_samples(epoch_at, ends_queried_at, ranges))
+        known, halves_known = self._known_at(epoch_at, samples, ranges, last)
+
+        floor, snapshot = floor_and_snapshot_at(epoch, epoch_at)
         return Plan(
             epoch=epoch,
             epoch_at=epoch_at,
-            known_at=known_at(horizons, landed, {} if last is None else last.known_at, topics[OP]),
+            known_at=known,
             halves_known_at=halves_known,
             ranges=ranges,
             cluster_id=self._kafka.cluster_id,
             topic_ids=self._kafka.topic_ids,
             parameters=self._settings.plan_parameters(
-                *floor_and_snapshot_at(epoch, epoch_at), self._kafka.accepted.values()
+                floor, snapshot, self._kafka.accepted.values()
             ),
             owner=self._settings.owner,
             rule_version=RULE_VERSION,
-            asked_at=asked_at,
+            asked_at=ends_queried_at,
         )
 
+    def _ranges(self, offset_ranges: Mapping[Partition, range]) -> tuple[Range, ...]:
+        """Returns the ranges of a plan, with Kafka's end offsets: now, and as prefetched."""
+        ends = self._kafka.end_offsets(offset_ranges)
+        prefetched = {} if self._prefetched is None else self._prefetched.end_offsets
+
+        return tuple(
+            Range(
+                topic,
+                partition,
+                from_offset=offsets.start,
+                to_offset=offsets.stop,
+                end_offset=ends[topic, partition],
+                asked_end_offset=prefetched.get((topic, partition)),
+            )
+            for (topic, partition), offsets in offset_ranges.items()
+        )
+
+    def _known_at(
+        self,
+        epoch_at: int,
+        samples: tuple[EndOffsetSample, ...],
+        ranges: tuple[Range, ...],
+        last: Plan | None,
+    ) -> tuple[dict[int, int], dict[int, int]]:
+        """Returns `known_at` and `halves_known_at` of each queue."""
+        topics = self._settings.limits.topics
+        landed = {r.place: r.to_offset for r in ranges}
+        known_before = {} if last is None else last.known_at
+        halves_known_before = {} if last is None else last.halves_known_at
+
+        known = known_at(samples, landed, known_before, topics[OP])
+        halves_known = known_at(samples, landed, halves_known_before, topics[HALF])
+
+        # An op queue without a half queue of its number has no halves to wait for.
+        half_queues = {r.partition for r in ranges if r.topic == topics[HALF]}
+        op_queues = {r.partition for r in ranges if r.topic == topics[OP]}
+        halves_known |= dict.fromkeys(op_queues - half_queues, epoch_at)
+        return known, halves_known
+
     def is_due(self, plan: Plan, state: State) -> bool:
-        """Returns whether time alone asks for an epoch: a check, discard, delivery or orphan."""
+        """Returns whether an epoch is due without records: a check, discard, delivery or orphan."""
         instants = to_instants(plan, None, self._settings.limits.topics[HALF])
         return is_something_due(state, instants, self._settings.parameters)
 
 
-def _horizons(plan: Plan) -> tuple[EndOffsetSample, ...]:
-    return _asked(plan.epoch_at, plan.asked_at, plan.ranges)
+def _recorded_samples(plan: Plan) -> tuple[EndOffsetSample, ...]:
+    return _samples(plan.epoch_at, plan.asked_at, plan.ranges)
 
 
-def _asked(
+def _samples(
     epoch_at: int, ends_queried_at: int | None, ranges: tuple[Range, ...]
 ) -> tuple[EndOffsetSample, ...]:
-    """Returns what Kafka was asked for an epoch: at `epoch_at`, and before the batch was cut."""
-    at_t = EndOffsetSample(epoch_at, {r.place: r.end_offset for r in ranges})
+    """Returns Kafka's end offsets for an epoch: before the batch was cut, and at `epoch_at`."""
+    at_epoch = EndOffsetSample(epoch_at, {r.place: r.end_offset for r in ranges})
     if ends_queried_at is None:
-        return (at_t,)
-    before = {r.place: r.asked_end_offset for r in ranges if r.asked_end_offset is not None}
-    return EndOffsetSample(ends_queried_at, before), at_t
+        return (at_epoch,)
+
+    prefetched = {r.place: r.asked_end_offset for r in ranges if r.asked_end_offset is not None}
+    return EndOffsetSample(ends_queried_at, prefetched), at_epoch
 
 
 def to_instants(plan: Plan, before: Plan | None, half_topic: str) -> Instants:
-    """Returns `epoch_at`, and of each queue how far it is known, where it stands, its floor.
+    """Returns `epoch_at`, and of each queue its `known_at`, its next offset and its floor.
 
     Input: `before`: the plan of the epoch before; None where nothing lands, or there is none.
     """
     earlier_known_at = {} if before is None else before.known_at
     half_ends = plan.queue_ends(half_topic)
+
     ids = sorted({*half_ends, *plan.known_at, *plan.halves_known_at})
     queues = pa.Table.from_pylist(
         [

@@ -1,4 +1,4 @@
-"""A planned epoch that an earlier run has left: whether it can be finished here; its records."""
+"""A planned epoch that an earlier run did not commit: whether we can finish it, and its records."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ def adopt_rule_version(lake: Lake, plan: Plan) -> Plan:
     """
     if plan.rule_version == RULE_VERSION:
         return plan
-    topics = topics_before(lake, plan.epoch + 1)["table_id"].to_pylist()
-    tables = schemas.TABLES.keys() - {"lake", "epochs"} | {f"topics/{number}" for number in topics}
+
+    table_ids = topics_before(lake, plan.epoch + 1)["table_id"].to_pylist()
+    tables = schemas.TABLES.keys() - {"lake", "epochs"}
+    tables |= {f"topics/{table_id}" for table_id in table_ids}
     if any(lake.has_epoch(table, plan.epoch) for table in tables):
         raise StartError(
             f"epoch {plan.epoch} was begun with rule version {plan.rule_version} and this "
@@ -46,9 +48,14 @@ def adopt_rule_version(lake: Lake, plan: Plan) -> Plan:
 
 
 def next_offsets(lake: Lake, plan: Plan) -> dict[Place, int]:
-    """Returns which offset of each partition comes next, to finish a planned epoch or after it."""
-    held = {plan.topics[kind] for kind in KINDS if lake.has_epoch(kind, plan.epoch)}
-    return {r.place: r.to_offset if r.topic in held else r.from_offset for r in plan.ranges}
+    """Returns the offset of each partition that Kafka must still have to finish a planned epoch.
+
+    Topics that are landed go on behind the epoch.
+    """
+    landed_topics = {plan.topics[kind] for kind in KINDS if lake.has_epoch(kind, plan.epoch)}
+    return {
+        r.place: r.to_offset if r.topic in landed_topics else r.from_offset for r in plan.ranges
+    }
 
 
 def reload_batch(
@@ -62,15 +69,22 @@ def reload_batch(
 
     Input: `present`: from offsets to those that are not accepted as lost.
     """
-    held = [kind for kind in KINDS if lake.has_epoch(kind, plan.epoch)]
+    landed_kinds = [kind for kind in KINDS if lake.has_epoch(kind, plan.epoch)]
     limits = plan_limits(plan)
-    missing = [topic for kind, topic in limits.topics.items() if kind not in held]
-    spans = present(
-        {r.place: range(r.from_offset, r.to_offset) for r in plan.ranges if r.topic in missing}
+    missing_topics = {topic for kind, topic in limits.topics.items() if kind not in landed_kinds}
+    offset_ranges = present(
+        {
+            r.place: range(r.from_offset, r.to_offset)
+            for r in plan.ranges
+            if r.topic in missing_topics
+        }
     )
     ranges = tuple(
-        replace(r, from_offset=spans[r.place].start) for r in plan.ranges if spans.get(r.place)
+        replace(r, from_offset=offset_ranges[r.place].start)
+        for r in plan.ranges
+        if offset_ranges.get(r.place)
     )
+
     batch = Batch()
 
     if ranges:
@@ -80,20 +94,20 @@ def reload_batch(
             lander.read(ranges, options),
             Landing(lake.place, plan.epoch, limits),
             settings.sizes.landing_tasks(count),
-            partial(read_without_spark, settings.kafka, spans),
+            partial(read_without_spark, settings.kafka, offset_ranges),
         )
 
-    for kind in held:
-        batch.add_table(_landed(lake, kind, plan.epoch), kind)
-    if OP not in held:  # nothing was decided yet that depends on a signature
+    for kind in landed_kinds:
+        batch.add_table(_landed_rows(lake, kind, plan.epoch), kind)
+    if OP not in landed_kinds:  # nothing was decided yet that depends on a signature
         verify_signatures(batch, settings.security)
     settings.sizes.observe(batch.landed_messages, batch.landed_bytes)
     return batch
 
 
-def _landed(lake: Lake, kind: str, epoch: int) -> pa.Table:
+def _landed_rows(lake: Lake, kind: str, epoch: int) -> pa.Table:
     """Returns the narrow rows of an epoch that a table holds. Output: RECORDS."""
-    heavy = PAYLOAD_COLUMNS if kind in (HALF, SCHEDULE) else ()
-    columns = [name for name in lake.schema(kind).names if name not in heavy]
+    omitted = PAYLOAD_COLUMNS if kind in (HALF, SCHEDULE) else ()
+    columns = [name for name in lake.schema(kind).names if name not in omitted]
     rows = lake.read(kind, columns, pc.field("epoch") == epoch)
     return to_rows(rows, RECORDS, kind=kind)

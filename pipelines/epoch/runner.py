@@ -1,51 +1,73 @@
-"""One epoch: gather, plan, decide, apply, ask, commit. The only writer of the lake.
+"""One epoch: land, plan, decide, write, check, commit. The only writer of the lake.
 
-1. Gather: exact Kafka ranges; tasks of Spark decode the records and write those with bodies into
+1. Land: exact Kafka ranges; tasks of Spark decode the records and write those with bodies into
    files that no commit names yet (`land`). The epoch before can still be at 3 to 6.
 2. Plan: `epoch_at`, Kafka's end offsets and hence `known_at`, in the `planned` row. From here on
    the epoch can be run again and gives the same rows.
 3. Decide: `checker`, narrow columns only.
-4. Apply: commit half and schedule; op, admin, outcomes, conflicts, deliveries; topic tables.
-5. Ask: due checks, one row an attempt. Many messages go to their topic tables after it.
+4. Write: commit half and schedule; op, admin, outcomes, conflicts, deliveries; topic tables.
+5. Check: send due checks, one row an attempt. Many messages go to their topic tables after it.
 6. Commit: the changes of the state, in some epochs with a snapshot of it; then the `committed` row.
 
 If a step fails, the epoch stays planned and the state in memory is thrown away. The next start runs
 the epoch again from step 3; tables that hold it are skipped.
+
+`EpochRunner` has steps 1 and 2, and `EpochCommitter` has steps 3 to 6: a replay uses them, too.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from checker.frames import State
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.decide import decide
+from checker.frames import OUTCOMES, Decision, State
+from checker.rules.timing import record_attempts
 from pipelines.epoch.batch import Batch
-from pipelines.epoch.checks import CheckSender
-from pipelines.epoch.commit import EpochCommitter, StepTimer, state_size
+from pipelines.epoch.checks import CheckSender, send_checks_once
+from pipelines.epoch.counts import advanced_offsets, decided_counts, landed_counts, state_size
 from pipelines.epoch.delivery import MessageDelivery
 from pipelines.epoch.gaps import unexplained
 from pipelines.epoch.land import Lander
 from pipelines.epoch.listener import EpochListener
+from pipelines.epoch.lookups import build_inputs
+from pipelines.epoch.memory import release_memory
 from pipelines.epoch.own_pings import OwnPings
-from pipelines.epoch.parameters import EpochSettings
-from pipelines.epoch.plan import Planner
+from pipelines.epoch.parameters import (
+    EpochSettings,
+    plan_limits,
+    plan_parameters,
+    planned_snapshot,
+)
+from pipelines.epoch.plan import Planner, to_instants
+from pipelines.epoch.recorded_state import restore, state_rows
 from pipelines.epoch.recover import adopt_rule_version, next_offsets, reload_batch
 from pipelines.epoch.signatures import verify_signatures
+from pipelines.epoch.task_sizing import TaskSizing
+from pipelines.epoch.write import EpochWriter
 from pipelines.kafka_client.admin import KafkaAdmin, Partition
 from pipelines.kafka_client.record_reader import read_without_spark
 from pipelines.kafka_client.source_log import SourceLog
+from storage.files.row_groups import Bounds
 from storage.lake.aging import advance_floor
-from storage.lake.epochs import Plan, Progress, read_progress
+from storage.lake.epoch_log import EpochLog
+from storage.lake.epochs import Plan, Progress, changes_in, read_progress
 from storage.lake.floor import Floor
 from storage.lake.integrity import require_intact
 from storage.lake.lake import Lake
 from storage.lake.snapshots import Snapshot
+from storage.schemas import SNAPSHOT
 from storage.tasks.land import Landing
-from storage.wire.record_kinds import ADMIN
+from storage.wire.record_kinds import ADMIN, HALF
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -54,11 +76,26 @@ log = logging.getLogger("txlake.kafka")
 # How long an end waits for the warm-up of a start: it is in Arrow's code, which would abort a
 # process that ends meanwhile. A JVM that is suspended does not answer.
 _WARM_UP_S = 10.0
+_WRITERS: Final = 4
+
+
+class StepTimer:
+    """A stopwatch for the steps of an epoch, in ms."""
+
+    def __init__(self) -> None:
+        self.step_ms: dict[str, int] = {}
+        self._since = time.monotonic()
+
+    def lap(self, step: str) -> None:
+        """Records the time since the lap before as a step's."""
+        now = time.monotonic()
+        self.step_ms[step] = round((now - self._since) * 1000)
+        self._since = now
 
 
 @dataclass(frozen=True)
 class LandedBatch:
-    """A micro-batch, landed before its `epoch_at` is fixed.
+    """A micro-batch after step 1, before its `epoch_at` is fixed.
 
     `offset_ranges`: the offsets that it lands, by partition. `batch`: None if they hold no record
     but our own PINGs. Its files are written, and no commit names them yet.
@@ -66,13 +103,22 @@ class LandedBatch:
 
     offset_ranges: Mapping[Partition, range]
     batch: Batch | None
-    steps: StepTimer
+    timer: StepTimer
+
+
+@dataclass(frozen=True)
+class PlannedEpoch:
+    """An epoch after step 2: its plan and its records."""
+
+    plan: Plan
+    batch: Batch
+    timer: StepTimer
 
 
 class EpochRunner:
     """The runner of epochs on one lake; it keeps the state between them.
 
-    `lander`: who reads Kafka's records and lands them.
+    `lander`: reads Kafka's records and lands them.
 
     `newest`: the last committed plan, or the one that is being finished.
     Errors: LostInputError, OwnerError, StartError. Any other leaves the lake with a planned epoch:
@@ -87,17 +133,19 @@ class EpochRunner:
         asker: CheckSender,
         settings: EpochSettings,
         now_ms: Callable[[], int],
-        watch: EpochListener | None = None,
+        listener: EpochListener | None = None,
     ) -> None:
-        self._watch = watch or EpochListener()
         self._lander = lander
         self._lake = lake
         self._settings = settings
+        self._listener = listener or EpochListener()
+
         self._kafka = SourceLog(kafka)
         self._planner = Planner(self._kafka, settings, now_ms)
-        self._planned = EpochCommitter(
-            lake, asker, settings.sizes, MessageDelivery(lander.spark), self._watch
+        self._committer = EpochCommitter(
+            lake, asker, settings.sizes, MessageDelivery(lander.spark), self._listener
         )
+
         self.place = lake.place
         self.newest: Plan | None = None
         self.own_pings = OwnPings()
@@ -106,24 +154,25 @@ class EpochRunner:
     @property
     def state(self) -> State:
         """Returns the state after the last committed epoch."""
-        return self._planned.state
+        return self._committer.state
 
     @property
     def last(self) -> Plan | None:
         """Returns the last committed plan."""
-        return self._planned.last
+        return self._committer.last
 
     def resume_from(self) -> Progress:
-        """Reads the state from the lake, if that is whole. Output: where its epochs stand.
+        """Reads the state from the lake, if the lake is whole. Output: its progress.
 
         Errors: BrokenLakeError if something that was committed is missing.
         """
         self._lake.reset()
         progress = read_progress(self._lake)
         require_intact(self._lake, progress, is_exclusive=True)
-        self._planned.resume_from(progress)
-        self.newest = progress.last
+
+        self._committer.resume_from(progress)
         self._planner.resume_from(progress)
+        self.newest = progress.last
         return progress
 
     def recover(self, progress: Progress) -> Plan | None:
@@ -133,31 +182,32 @@ class EpochRunner:
         """
         if progress.unfinished is None:
             return None
+
         plan = adopt_rule_version(self._lake, progress.unfinished)
         self._kafka.start_offsets(next_offsets(self._lake, plan))
         batch = reload_batch(self._lander, self._lake, plan, self._settings, self._kafka.present)
-        self._finish(plan, batch, StepTimer())
+        self._finish(PlannedEpoch(plan, batch, StepTimer()))
         self.newest = plan
         return plan
 
     def warm_up(self) -> None:
         """Prepares Spark for a landing, in a thread beside the other steps of a start."""
         landing = Landing(self._lake.place, 0, self._settings.limits)
-        arguments = landing, self._settings.sizes.landing_tasks(0)
+        tasks = self._settings.sizes.landing_tasks(0)
         self._warm_up = Thread(
-            target=self._lander.warm_up, args=arguments, name="txlake-warm-up", daemon=True
+            target=self._lander.warm_up, args=(landing, tasks), name="txlake-warm-up", daemon=True
         )
         self._warm_up.start()
 
     def start_offsets(self) -> dict[Partition, int]:
-        """Returns where landing goes on: the committed ends, else Kafka's first offsets.
+        """Returns the next offset to land of each partition: the committed, else Kafka's first.
 
         Errors: LostInputError if Kafka no longer has the records that come next.
         """
         return self._kafka.start_offsets({} if self.last is None else self.last.landed())
 
     def begins(self, place: Partition, landed: int) -> int:
-        """Returns where landing of a partition goes on, behind what is accepted as lost."""
+        """Returns the next offset to land of a partition, behind an accepted loss."""
         return self._kafka.begins(place, landed)
 
     def check_identity(self, plan: Plan | None) -> None:
@@ -165,12 +215,12 @@ class EpochRunner:
         self._kafka.check(plan)
 
     def prefetch_end_offsets(self) -> None:
-        """Asks where Kafka ends before the next micro-batch is cut, if any half waits.
+        """Asks Kafka for its end offsets before the next micro-batch is cut, if any half waits.
 
         A running epoch can bring a half, so it counts as one. Errors: KafkaAwayError.
         """
-        may_ask = self.newest is not self.last or self.state.halves.num_rows > 0
-        if self.newest is not None and may_ask:
+        can_have_halves = self.newest is not self.last or self.state.halves.num_rows > 0
+        if self.newest is not None and can_have_halves:
             self._planner.prefetch_end_offsets(self.newest.landed())
 
     def run(self, records: DataFrame, to_offsets: Mapping[Partition, int]) -> Plan | None:
@@ -179,87 +229,338 @@ class EpochRunner:
         Input: a micro-batch that begins where the last epoch ended; its end, by partition.
         Output: the epoch's plan; None if there was nothing to do.
         """
-        gathered = self.land_batch(records, to_offsets)
-        plan = self.plan(gathered)
-        if plan is not None:
-            self.finish(plan, gathered)
-        return plan
+        landed = self.land_batch(records, to_offsets)
+        epoch = self.plan(landed)
+        if epoch is None:
+            return None
+
+        self.finish(epoch)
+        return epoch.plan
 
     def land_batch(self, records: DataFrame, to_offsets: Mapping[Partition, int]) -> LandedBatch:
-        """Lands a micro-batch. The epoch before is planned; it can still be running."""
-        steps, newest = StepTimer(), self.newest
-        spans = self._kafka.spans(to_offsets, {} if newest is None else newest.landed())
+        """Step 1, land. The epoch before is planned; it can still be running."""
+        timer = StepTimer()
+        newest = self.newest
+        offset_ranges = self._kafka.spans(to_offsets, {} if newest is None else newest.landed())
+
         batch = None
-        if self._has_records(spans):
+        if self._has_records(offset_ranges):
             epoch = 1 if newest is None else newest.epoch + 1
-            landing = Landing(
-                self._lake.place, epoch, self._settings.limits, self._settings.intake.narrow_bytes
-            )
-            present = self._kafka.present(spans)
-            tasks = self._settings.sizes.landing_tasks(sum(map(len, present.values())))
-            plainly = partial(read_without_spark, self._settings.kafka, present)
-            batch = self._lander.land(records, landing, tasks, plainly)
-            for gap in unexplained(batch, present, self._settings.limits.topics):
-                log.error("%s", gap)
-            verify_signatures(batch, self._settings.security)
-            self._settings.sizes.observe(batch.landed_messages, batch.landed_bytes)
-        steps.lap("gather")
-        return LandedBatch(spans, batch, steps)
+            batch = self._land_records(records, epoch, self._kafka.present(offset_ranges))
+
+        timer.lap("gather")
+        return LandedBatch(offset_ranges, batch, timer)
 
     def _has_records(self, offset_ranges: Mapping[Partition, range]) -> bool:
         """Returns whether there is a record to land, our own PINGs aside."""
         admin = self._settings.limits.topics[ADMIN]
         return any(
-            not self.own_pings.covers(span) if topic == admin else len(span) > 0
-            for (topic, _), span in offset_ranges.items()
+            not self.own_pings.covers(offsets) if topic == admin else len(offsets) > 0
+            for (topic, _), offsets in offset_ranges.items()
         )
 
-    def plan(self, gathered: LandedBatch) -> Plan | None:
-        """Fixes `epoch_at` and writes the `planned` row. The epoch before is committed.
+    def _land_records(
+        self, records: DataFrame, epoch: int, present: Mapping[Partition, range]
+    ) -> Batch:
+        """Lands the records of a micro-batch, verifies signatures, logs gaps.
+
+        Input: `present`: the offsets that are not accepted as lost.
+        """
+        settings = self._settings
+        landing = Landing(self._lake.place, epoch, settings.limits, settings.intake.narrow_bytes)
+        tasks = settings.sizes.landing_tasks(sum(map(len, present.values())))
+        fallback_reader = partial(read_without_spark, settings.kafka, present)
+        batch = self._lander.land(records, landing, tasks, fallback_reader)
+
+        for gap in unexplained(batch, present, settings.limits.topics):
+            log.error("%s", gap)
+
+        verify_signatures(batch, settings.security)
+        settings.sizes.observe(batch.landed_messages, batch.landed_bytes)
+        return batch
+
+    def plan(self, landed: LandedBatch) -> PlannedEpoch | None:
+        """Step 2, plan: fixes `epoch_at`, writes the `planned` row. The epoch before is committed.
 
         Output: None if there is nothing to do: no record came, and nothing is due.
         """
-        gathered.steps.lap("wait")
+        landed.timer.lap("wait")
         self._kafka.check(self.last)  # records of another Kafka are in no commit yet
-        plan = self._planner.plan(gathered.offset_ranges, self.last, self._marks_at)
-        if gathered.batch is None and not self._planner.is_due(plan, self.state):
-            self._watch.on_idle(plan)
+
+        plan = self._planner.plan(landed.offset_ranges, self.last, self._floor_and_snapshot_at)
+        if landed.batch is None and not self._planner.is_due(plan, self.state):
+            self._listener.on_idle(plan)
             return None
-        self._planned.log.plan(plan)
+
+        self._committer.log.plan(plan)
         self.newest = plan
         self._planner.drop_prefetched()
-        gathered.steps.lap("plan")
-        return plan
+        landed.timer.lap("plan")
+        return PlannedEpoch(plan, landed.batch or Batch(), landed.timer)
 
-    def _marks_at(self, epoch: int, epoch_at: int) -> tuple[Floor, Snapshot]:
-        """Returns the floor of an epoch and the newest snapshot; both move in one of so many."""
-        last, settings = self.last, self._settings
-        floor, snapshot = (Floor(), Snapshot()) if last is None else (last.floor, last.snapshot)
-        if last is not None and snapshot.epoch != last.epoch:
-            snapshot = replace(snapshot, changes=snapshot.changes + self._planned.changes)
+    def _floor_and_snapshot_at(self, epoch: int, epoch_at: int) -> tuple[Floor, Snapshot]:
+        """Returns the floor of an epoch and the newest snapshot up to it.
+
+        Both change only in every `snapshot_epochs`-th epoch.
+        """
+        last = self.last
+        settings = self._settings
+
+        floor = Floor()
+        snapshot = Snapshot()
+        if last is not None:
+            floor = last.floor
+            snapshot = last.snapshot
+            if snapshot.epoch != last.epoch:
+                changes = snapshot.changes + self._committer.changes
+                snapshot = replace(snapshot, changes=changes)
+
         if epoch % settings.snapshot_epochs:
             return floor, snapshot
+
         if last is not None:
             floor = advance_floor(self._lake, last, epoch_at - settings.retention_ms)
+
         rows = state_size(self.state)["state_rows"]
         if snapshot.is_due(epoch_at, rows, settings.retention_ms):
             snapshot = Snapshot(epoch, epoch_at)
         return floor, snapshot
 
-    def finish(self, plan: Plan, gathered: LandedBatch) -> None:
-        """Runs a planned epoch to its commit; another thread can gather the next one meanwhile."""
-        batch, admin = gathered.batch or Batch(), self._settings.limits.topics[ADMIN]
-        landed = set(batch.rows(ADMIN)["queue_offset"].to_pylist())
-        pings = self.own_pings.rows(plan.ranges, admin, self._settings.owner)
-        batch.add(ADMIN, [ping for ping in pings if ping["queue_offset"] not in landed])
-        self._finish(plan, batch, gathered.steps)
+    def finish(self, epoch: PlannedEpoch) -> None:
+        """Steps 3 to 6 of a planned epoch; another thread can land the next one meanwhile."""
+        batch = epoch.batch
+        admin_topic = self._settings.limits.topics[ADMIN]
+        landed_offsets = set(batch.rows(ADMIN)["queue_offset"].to_pylist())
+        pings = self.own_pings.rows(epoch.plan.ranges, admin_topic, self._settings.owner)
+        batch.add(ADMIN, [ping for ping in pings if ping["queue_offset"] not in landed_offsets])
 
-    def _finish(self, plan: Plan, batch: Batch, steps: StepTimer) -> None:
-        self._planned.finish(plan, batch, steps)
-        self._planner.committed(plan)
+        self._finish(epoch)
+
+    def _finish(self, epoch: PlannedEpoch) -> None:
+        self._committer.finish(epoch)
+        self._planner.committed(epoch.plan)
 
     def close(self) -> None:
-        """Waits for running writes and gives the threads back."""
-        self._planned.close()
+        """Waits for running writes and ends the threads."""
+        self._committer.close()
         if self._warm_up is not None:
             self._warm_up.join(_WARM_UP_S)
+
+
+@dataclass
+class _RunningEpoch:
+    """An epoch between its plan and its commit: steps 3 to 6 fill it.
+
+    `counts`: for the `committed` row. `delivers_last`: many messages are delivered, after all else.
+    `writes`: all writes that have begun but for `signed`, those of verified operations; `landing`
+    and `decided` are the ones of half and schedule records, and of decided rows.
+    """
+
+    plan: Plan
+    batch: Batch
+    timer: StepTimer
+    writer: EpochWriter
+    counts: dict[str, int]
+    record_count: int
+    landing: list[Future[None]]
+    signed: list[Future[None]]
+    writes: list[Future[Any]]
+    decided: list[Future[None]] = field(default_factory=list)
+    delivers_last: bool = False
+
+
+class EpochCommitter:
+    """The runner of planned epochs on one lake; it keeps the state between them, and the writers.
+
+    `state`: the state after the last committed epoch; `last`: that epoch's plan; `changes`: the
+    number of rows that it wrote into the tables of the state.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        asker: CheckSender,
+        sizes: TaskSizing,
+        deliverer: MessageDelivery,
+        listener: EpochListener | None = None,
+    ) -> None:
+        self.state = State()
+        self.last: Plan | None = None
+        self.changes = 0
+        self.log = EpochLog(lake)
+
+        self._lake = lake
+        self._asker = asker
+        self._sizes = sizes
+        self._deliverer = deliverer
+        self._listener = listener or EpochListener()
+        self._pool = ThreadPoolExecutor(_WRITERS, thread_name_prefix="txlake-writer")
+
+    def resume_from(self, progress: Progress, lake: Lake | None = None) -> None:
+        """Reads the state after the last committed epoch. Input: the lake, if it is another one."""
+        source = lake or self._lake
+        self.state = restore(source, progress)
+        self.last = progress.last
+        self.changes = progress.changes
+
+        self.log.take_up(progress)
+        self._listener.on_start(source, self.last, self.state)
+
+    def finish(self, epoch: PlannedEpoch) -> None:
+        """Steps 3 to 6 of a planned epoch."""
+        running = self._begin(epoch)
+        try:
+            decision = self._decide(running)
+            decision = self._write(running, decision)
+            decision, attempts = self._check(running, decision)
+            self._write_state(running, decision)
+            if running.delivers_last:
+                self._deliver_many(running, decision)
+        finally:
+            writes = _wait_all([*running.signed, *running.writes])
+
+        _raise_first(writes)
+        running.timer.lap("apply")
+        self._commit(running, decision, attempts)
+
+    def _begin(self, epoch: PlannedEpoch) -> _RunningEpoch:
+        """Starts the writes that need no decision: half, schedule, verified operations."""
+        writer = self._applier(epoch.plan, epoch.batch)
+        counts = landed_counts(epoch.batch)
+        record_count = epoch.batch.records
+
+        landing = writer.land(self._pool)
+        signed = writer.write_signed_operations(self._pool)
+        return _RunningEpoch(
+            plan=epoch.plan,
+            batch=epoch.batch,
+            timer=epoch.timer,
+            writer=writer,
+            counts=counts,
+            record_count=record_count,
+            landing=landing,
+            signed=signed,
+            writes=[*landing],
+        )
+
+    def _applier(self, plan: Plan, batch: Batch) -> EpochWriter:
+        return EpochWriter(self._lake, plan, batch, self._deliverer, self._sizes, self._due(plan))
+
+    def _due(self, plan: Plan) -> Bounds | None:
+        """Returns the range of `deliver_at` that is due in an epoch; None if no message waits."""
+        earliest = pc.min(self.state.delayed["deliver_at"]).as_py()
+        return None if earliest is None else (earliest, plan.epoch_at)
+
+    def _decide(self, running: _RunningEpoch) -> Decision:
+        """Step 3, decide: returns the decision; then releases the memory of landed messages."""
+        decision = self._decision(running.plan, running.batch)
+
+        running.batch.drop_written()
+        release_memory(running.record_count)
+        running.timer.lap("decide")
+        return decision
+
+    def _decision(self, plan: Plan, batch: Batch) -> Decision:
+        limits = plan_limits(plan)
+        inputs = build_inputs(batch, self._lake, self.state, plan, limits)
+        instants = to_instants(plan, self.last, limits.topics[HALF])
+
+        decision = decide(
+            self.state,
+            inputs,
+            instants,
+            plan_parameters(plan),
+            after_step=lambda: release_memory(batch.records),
+        )
+        self._listener.on_decided(plan, self.state, inputs, decision)
+        return decision
+
+    def _write(self, running: _RunningEpoch, decision: Decision) -> Decision:
+        """Step 4, write: starts the writes of decided rows, and of messages if they are few.
+
+        Output: the decision without the outcomes, which a write has.
+        """
+        writer = running.writer
+        _raise_first(running.signed)  # before anything that depends on them
+        writer.create_topics(decision)
+
+        running.counts |= decided_counts(decision)
+        running.delivers_last = self._sizes.delivery_tasks(decision.placements.num_rows) > 0
+        if not running.delivers_last:  # few are delivered beside all that is recorded and checked
+            running.writes.append(
+                self._pool.submit(writer.deliver, decision, running.landing, self._pool)
+            )
+
+        recorded_counts, running.decided = writer.write_decided_rows(decision, self._pool)
+        running.counts |= recorded_counts
+        running.writes += running.decided
+        return replace(decision, outcomes=OUTCOMES.empty_table())
+
+    def _check(self, running: _RunningEpoch, decision: Decision) -> tuple[Decision, pa.Table]:
+        """Step 5, check: sends due checks, when the halves are landed.
+
+        Output: the decision with the attempts in its state; ATTEMPTS.
+        """
+        _raise_first(running.landing)
+        attempts = send_checks_once(self._lake, self._asker, running.plan, decision.due)
+        running.counts["checks"] = attempts.num_rows
+
+        decision = record_attempts(decision, attempts, running.plan.epoch_at)
+        running.timer.lap("ask")
+        return decision, attempts
+
+    def _write_state(self, running: _RunningEpoch, decision: Decision) -> None:
+        """Step 6, commit: starts the writes of the state's changes, or of a snapshot of it."""
+        snapshot = self._snapshot(running.plan)
+        tables = state_rows(running.plan, decision, is_snapshot=snapshot == 1)
+
+        running.counts |= {table: rows.num_rows for table, rows in tables.items()}
+        if snapshot is not None:
+            running.counts[SNAPSHOT] = snapshot
+
+        running.writes += [
+            self._pool.submit(running.writer.append, table, rows)
+            for table, rows in tables.items()
+            if rows.num_rows
+        ]
+
+    def _snapshot(self, plan: Plan) -> int | None:
+        return planned_snapshot(plan)
+
+    def _deliver_many(self, running: _RunningEpoch, decision: Decision) -> None:
+        """The end of step 4 for many messages: their tasks need the memory of the steps before."""
+        wait(running.decided)
+        release_memory(running.record_count)
+        running.writes += running.writer.deliver(decision, running.landing, self._pool)
+
+    def _commit(self, running: _RunningEpoch, decision: Decision, attempts: pa.Table) -> None:
+        """Step 6, commit: writes the `committed` row; then the state in memory changes."""
+        plan = running.plan
+        counts = running.counts
+        step_ms = running.timer.step_ms
+        work = {**running.writer.work, **state_size(decision.state)}
+        self.log.commit(plan, advanced_offsets(decision.placements), counts, step_ms, work)
+
+        self.state = decision.state
+        self.last = plan
+        self.changes = changes_in(counts)
+        self._listener.on_committed(plan, self.state, attempts, counts, step_ms)
+
+    def close(self) -> None:
+        """Waits for running writes and ends the threads."""
+        self._pool.shutdown(wait=True)
+
+
+def _wait_all(futures: list[Future[Any]]) -> list[Future[Any]]:
+    """Waits for writes, and for those that they begin. Output: all of them."""
+    known = list(futures)
+    for future in known:  # it grows on the way
+        wait([future])
+        if future.exception() is None:
+            known += future.result() or ()
+    return known
+
+
+def _raise_first(futures: list[Future[Any]]) -> None:
+    for future in futures:
+        future.result()

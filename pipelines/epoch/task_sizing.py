@@ -22,7 +22,8 @@ _WEIGHT = 0.5  # weight of the newest epoch
 class TaskSizing:
     """The mean size of messages, and the number of tasks that follows from it.
 
-    Input: how many tasks run at once; `deliveries`: auto, driver, executors.
+    Input: `parallelism`: the number of tasks that run at once; `deliveries`: auto, driver,
+    executors.
     """
 
     def __init__(self, parallelism: int, deliveries: str = "auto") -> None:
@@ -31,16 +32,16 @@ class TaskSizing:
         self._mean_bytes = _FIRST_BYTES
 
     def observe(self, messages: int, size: int) -> None:
-        """Takes the numbers of messages and bytes that an epoch has landed."""
+        """Updates the mean size. Input: the numbers of messages and bytes that an epoch landed."""
         if messages:
             self._mean_bytes += _WEIGHT * (size / messages - self._mean_bytes)
 
     def landing_tasks(self, records: int) -> int:
-        """Returns how many tasks land so many records: at least two, to wait for Kafka together."""
+        """Returns the number of tasks that land `records`: at least two, to overlap their waits."""
         return max(min(2, self._parallelism), self._tasks(records))
 
     def delivery_tasks(self, messages: int) -> int:
-        """Returns how many tasks deliver so many messages; 0: the driver delivers."""
+        """Returns the number of tasks that deliver `messages`; 0: the driver delivers."""
         if self._deliveries == "driver":
             return 0
         if self._deliveries == "auto" and messages * self._mean_bytes <= DRIVER_BYTES:

@@ -6,7 +6,7 @@ the decision is a function of the plan, so the table has the rows that would be 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -32,8 +32,8 @@ from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE
 class EpochWriter:
     """The writer of one epoch.
 
-    `due`: between which instants the delivered messages were due, resumed ones aside, in ms.
-    `work`: tasks and bytes, landed and delivered; filled on the way.
+    `due`: the first and the last instant at which delivered messages were due, in ms; resumed ones
+    aside. `work`: tasks and bytes, landed and delivered; filled on the way.
     """
 
     lake: Lake
@@ -53,23 +53,26 @@ class EpochWriter:
             delivered_tasks=0,
             delivered_bytes=0,
         )
+
         kinds = [kind for kind in (HALF, SCHEDULE) if self.batch.rows(kind).num_rows]
         return [pool.submit(self._land, kind) for kind in kinds]
 
     def write_signed_operations(self, pool: ThreadPoolExecutor) -> list[Future[None]]:
-        """Starts writing operations whose signatures were judged, before anything is decided.
+        """Starts writing operations whose signatures were verified, before anything is decided.
 
-        With other keys the next run might judge otherwise, so what is decided is written later.
+        With other keys the next run could get other results, so all that depends on them is written
+        later.
         """
-        if not self._has_verdicts:
+        if not self._has_verified_operations:
             return []
+
         rows = to_rows(self.batch.rows(OP), schemas.OP, epoch=self.plan.epoch)
         return [pool.submit(self.append, OP, rows)]
 
     @property
-    def _has_verdicts(self) -> bool:
-        verdicts = self.batch.rows(OP)["is_signed"]
-        return bool(verdicts.null_count < len(verdicts))
+    def _has_verified_operations(self) -> bool:
+        is_signed = self.batch.rows(OP)["is_signed"]
+        return bool(is_signed.null_count < len(is_signed))
 
     def _land(self, kind: str) -> None:
         if self.lake.has_epoch(kind, self.plan.epoch):
@@ -83,40 +86,49 @@ class EpochWriter:
     def write_decided_rows(
         self, decision: Decision, pool: ThreadPoolExecutor
     ) -> tuple[dict[str, int], list[Future[None]]]:
-        """Starts writing narrow rows: operations, commands, and all that was decided but checks.
+        """Starts writing narrow rows: operations, commands, and the decision but for its checks.
 
         Output: number of rows by table; the writes.
         """
-        admin = run(
-            "SELECT a.*, r.result FROM admin a"
-            " LEFT JOIN results r ON a.queue_offset = r.admin_offset ORDER BY a.queue_offset",
-            admin=self.batch.rows(ADMIN).drop_columns(["stored_at"]),
-            results=decision.command_results,
-        )
-        stored_at = self.batch.rows(ADMIN)["stored_at"]
-        admin = admin.append_column("stored_at", stored_at.cast(pa.timestamp("us", tz="UTC")))
         frames = {
             OP: self.batch.rows(OP),
-            ADMIN: admin,
+            ADMIN: self._commands_with_results(decision),
             "outcomes": decision.outcomes,
             "conflicts": decision.conflicts,
             "deliveries": decision.deliveries,
         }
-        values = {"epoch": self.plan.epoch, "decided_at": instant(self.plan.epoch_at)}
-        counts, writes = {}, []
+        written_tables = {OP} if self._has_verified_operations else set()
+        decided_at = instant(self.plan.epoch_at)
+
+        counts = {}
+        writes = []
         for table, frame in frames.items():
-            rows = to_rows(frame, schemas.TABLES[table], **values)
+            schema = schemas.TABLES[table]
+            rows = to_rows(frame, schema, epoch=self.plan.epoch, decided_at=decided_at)
             counts[table] = rows.num_rows
-            if rows.num_rows and not (table == OP and self._has_verdicts):  # written already
+            if rows.num_rows and table not in written_tables:
                 writes.append(pool.submit(self.append, table, rows))
         return counts, writes
+
+    def _commands_with_results(self, decision: Decision) -> pa.Table:
+        """Returns the admin records, each with the result of its command."""
+        records = self.batch.rows(ADMIN)
+        commands = run(
+            "SELECT a.*, r.result FROM admin a"
+            " LEFT JOIN results r ON a.queue_offset = r.admin_offset ORDER BY a.queue_offset",
+            admin=records.drop_columns(["stored_at"]),
+            results=decision.command_results,
+        )
+
+        stored_at = records["stored_at"].cast(pa.timestamp("us", tz="UTC"))
+        return commands.append_column("stored_at", stored_at)
 
     def append(self, table: str, rows: pa.Table) -> None:
         """Adds the epoch's rows to a table, unless it holds them."""
         self.lake.append(table, rows, self.plan.epoch)
 
     def create_topics(self, decision: Decision) -> None:
-        """Writes new topics into the catalog, then makes their tables; skips what is there."""
+        """Writes new topics into the catalog, then makes their tables; skips those that exist."""
         rows = to_rows(
             decision.new_topics,
             schemas.CATALOG,
@@ -125,6 +137,7 @@ class EpochWriter:
         )
         if rows.num_rows == 0:
             return
+
         self.append("catalog", rows)
         for table_id in decision.new_topics["table_id"].to_pylist():
             self.lake.create_table(f"topics/{table_id}")
@@ -133,27 +146,33 @@ class EpochWriter:
         self, decision: Decision, landed: list[Future[None]], pool: ThreadPoolExecutor
     ) -> list[Future[None]]:
         """Writes messages into files, once their records are landed; starts committing these."""
-        topics = decision.state.topics
-        numbers = zip(topics["topic"].to_pylist(), topics["table_id"].to_pylist(), strict=True)
-        tables = {topic: f"topics/{number}" for topic, number in numbers}
-        used = pc.unique(decision.placements["topic"]).to_pylist()
-        wanted = [
-            topic for topic in used if not self.lake.has_epoch(tables[topic], self.plan.epoch)
-        ]
-        for topic in set(used) - set(wanted):
-            self.lake.stock.invalidate(tables[topic])
-        if not wanted:
+        tables = {
+            row["topic"]: f"topics/{row['table_id']}" for row in decision.state.topics.to_pylist()
+        }
+        placements = self._without_written_topics(decision.placements, tables)
+        if placements.num_rows == 0:
             return []
-        placements = decision.placements
-        if len(wanted) < len(used):
-            placements = placements.filter(pc.is_in(placements["topic"], pa.array(wanted)))
+
         for future in landed:
             future.result()
+
         delivery = Delivery(
             self.lake.place, self.plan.epoch, self.plan.epoch_at, placements, tables, self.due
         )
         tasks = self.sizes.delivery_tasks(placements.num_rows)
         files = self.deliverer.deliver(self.lake, delivery, tasks)
-        size = sum(file.row_bytes for written in files.values() for file in written)
-        self.work.update(delivered_tasks=tasks, delivered_bytes=size)
-        return [pool.submit(self._add_files, *written) for written in files.items()]
+
+        delivered_bytes = sum(file.row_bytes for written in files.values() for file in written)
+        self.work.update(delivered_tasks=tasks, delivered_bytes=delivered_bytes)
+        return [pool.submit(self._add_files, table, written) for table, written in files.items()]
+
+    def _without_written_topics(self, placements: pa.Table, tables: Mapping[str, str]) -> pa.Table:
+        """Returns the placements of topics whose tables do not hold the epoch yet."""
+        topics = pc.unique(placements["topic"]).to_pylist()
+        written = [topic for topic in topics if self.lake.has_epoch(tables[topic], self.plan.epoch)]
+        if not written:
+            return placements
+
+        for topic in written:
+            self.lake.stock.invalidate(tables[topic])
+        return placements.filter(pc.invert(pc.is_in(placements["topic"], pa.array(written))))

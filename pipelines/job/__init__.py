@@ -1,1 +1,1 @@
-"""The job: one process that streams, epoch after epoch, and looks after the tables between them."""
+"""The job: one process that streams, epoch after epoch, and maintains the tables between them."""

@@ -15,11 +15,14 @@ from storage.files.location import LakeLocation
 _BELONGS_TO = "belongs-to-lake"
 _LAKES_LOG = Path("lake", "_delta_log")  # of the table that makes a folder a lake
 _RUN = re.compile("run-[0-9a-f]{12}")
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # told as what befalls a disk, not a setting
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # reported as errors of the disk
 
 
 def checkpoint_folder(configured: str, place: LakeLocation, lake_id: str) -> Path:
-    """Returns where the checkpoint is: as configured, else in the lake; for a store, in TMPDIR."""
+    """Returns the checkpoint's folder: the configured one, else in the lake or in TMPDIR.
+
+    It is in TMPDIR if the lake is in a store.
+    """
     if configured:
         return Path(configured)
     if place.is_local:
@@ -30,8 +33,8 @@ def checkpoint_folder(configured: str, place: LakeLocation, lake_id: str) -> Pat
 def require_folder(configured: str, place: LakeLocation) -> None:
     """Makes the checkpoint's folder, if one is configured, and checks that it can be ours.
 
-    What is in it is deleted by each start, and what is in a lake by that lake's maintenance.
-    Errors: StartError if it cannot be made, lies in a lake, or holds what txlake has not made.
+    Each start deletes the files in it, and a lake's maintenance those in the lake.
+    Errors: StartError if it cannot be made, lies in a lake, or holds files of another program.
     """
     if not configured:
         return
@@ -51,8 +54,8 @@ def require_folder(configured: str, place: LakeLocation) -> None:
 def take_folder(folder: Path, lake_id: str) -> None:
     """Makes the checkpoint's folder a lake's, if it is not yet.
 
-    Errors: StartError if the folder belongs to another lake, holds what txlake has not made, or
-    cannot be one.
+    Errors: StartError if the folder belongs to another lake, holds files of another program, or
+    cannot be made.
     """
     _make(folder)
     _require_ours(folder)
@@ -72,16 +75,19 @@ def fresh_checkpoint(folder: Path, lake_id: str) -> Path:
     Errors: as `take_folder`.
     """
     take_folder(folder, lake_id)
+
     for run in folder.iterdir():
         if _RUN.fullmatch(run.name) and not run.is_symlink():
             shutil.rmtree(run, ignore_errors=True)
+
     return folder / f"run-{uuid.uuid4().hex[:12]}"
 
 
 def _lake_around(folder: Path) -> Path | None:
     """Returns the lake that a folder is, or lies in."""
-    whole = folder.resolve()
-    return next((at for at in (whole, *whole.parents) if (at / _LAKES_LOG).is_dir()), None)
+    resolved = folder.resolve()
+    candidates = (resolved, *resolved.parents)
+    return next((path for path in candidates if (path / _LAKES_LOG).is_dir()), None)
 
 
 def _require_ours(folder: Path) -> None:

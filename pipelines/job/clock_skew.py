@@ -1,7 +1,7 @@
 """This machine's clock compared with the broker's and the lake's, at each start, then every hour.
 
-The broker says its time when it stores a PING of ours in the admin topic. A lake whose newest
-`epoch_at` is later than both clocks is ahead: they were wrong once.
+The broker's clock is the timestamp that it gives a PING of ours in the admin topic. A lake whose
+newest `epoch_at` is later than both clocks is ahead: they were wrong once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _INTERVAL_S = 3_600.0
 
 
 class ClockSkewCheck:
-    """Our clock and the broker's, which is asked in the name of an owner.
+    """Compares the local clock with the broker's, by PINGs in the name of an owner.
 
     Input: `is_tolerant`: any difference is accepted.
     """
@@ -35,53 +35,59 @@ class ClockSkewCheck:
     def __init__(
         self, settings: Settings, owner: str, local_clock: EpochClock, *, is_tolerant: bool
     ) -> None:
-        self._settings, self._owner = settings, owner
-        self._ours, self._is_tolerant = local_clock, is_tolerant
+        self._settings = settings
+        self._owner = owner
+        self._local_clock = local_clock
+        self._is_tolerant = is_tolerant
         self._producer: Producer | None = None
-        self._compared = 0.0
+        self._compared_at = 0.0  # monotonic s
 
     def is_due(self) -> bool:
         """Returns whether the last comparison is an hour ago."""
-        return time.monotonic() - self._compared > _INTERVAL_S
+        return time.monotonic() - self._compared_at > _INTERVAL_S
 
     def compare(self, pings: OwnPings) -> None:
-        """Asks the broker for its time and notes the PING; warns of a lake that is ahead.
+        """Reads the broker's clock by a PING, which `pings` gets; warns of a lake that is ahead.
 
         Errors: ClockError if the clocks are too far apart; KafkaAwayError.
         """
         offset, broker_ms = self._ping()
         pings[offset] = broker_ms
-        self._compared = time.monotonic()
-        ours_ms = self._ours.raw_ms()
+        self._compared_at = time.monotonic()
+
+        local_ms = self._local_clock.raw_ms()
         if self._is_tolerant:
             return
-        if abs(ours_ms - broker_ms) > DIFFERENCE_MS_MAX:
+
+        if abs(local_ms - broker_ms) > DIFFERENCE_MS_MAX:
             raise ClockError(
-                f"this machine's clock says {_text(ours_ms)} and the broker's {_text(broker_ms)}: "
+                f"this machine's clock says {_text(local_ms)} and the broker's {_text(broker_ms)}: "
                 f"more than {DIFFERENCE_MS_MAX // 1000} s apart; set the one that is wrong"
             )
 
-        ahead_ms = self._ours.last_ms - max(ours_ms, broker_ms)
+        lake_ms = self._local_clock.last_ms
+        ahead_ms = lake_ms - max(local_ms, broker_ms)
         if ahead_ms > LAKE_AHEAD_MS:
-            log.warning("lake_ahead: %s", lake_ahead_text(self._ours.last_ms, ahead_ms))
+            log.warning("lake_ahead: %s", lake_ahead_text(lake_ms, ahead_ms))
 
     def _ping(self) -> tuple[int, int]:
         """Writes a PING; returns its offset, and the broker's clock in ms."""
-        kafka, transaction = self._settings.kafka, self._settings.transaction
+        kafka = self._settings.kafka
         if self._producer is None:
-            config = producer_config(
-                kafka.bootstrap_servers, kafka.client, transaction.message_bytes_max
-            )
+            bytes_max = self._settings.transaction.message_bytes_max
+            config = producer_config(kafka.bootstrap_servers, kafka.client, bytes_max)
             self._producer = Producer({**config, "linger.ms": 0})
+
         headers = [(p.COMMAND, p.PING.encode()), (p.ACTOR, self._owner.encode())]
         try:
-            message, failed = produce_sync(
+            message, failure = produce_sync(
                 self._producer, kafka.admin_topic, partition=0, headers=headers
             )
         except KafkaException as error:
             raise KafkaAwayError(f"the broker's clock could not be asked: {error}") from error
-        if failed is not None:
-            raise KafkaAwayError(f"the broker's clock could not be asked: {failed}")
+
+        if failure is not None:
+            raise KafkaAwayError(f"the broker's clock could not be asked: {failure}")
         return message.offset(), message.timestamp()[1]
 
 

@@ -11,6 +11,7 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from pipelines.epoch.runner import EpochRunner
 from pipelines.errors import JobError, StorageError
@@ -28,12 +29,15 @@ from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
 from storage.tasks import malloc
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 class Driver:
     """The runner of the stream on one lake.
 
-    Input: how it works, as `DriverOptions` says. `on_jvm_signal`: called when a signal ends the
-    JVM, which waits for the driver meanwhile; without it the driver is stopped.
+    Input: the options, as in `DriverOptions`; `on_jvm_signal`: called when a signal ends the JVM,
+    which waits for the driver meanwhile; without it the driver is stopped.
     """
 
     def __init__(
@@ -47,34 +51,35 @@ class Driver:
         on_jvm_signal: Callable[[], None] | None = None,
     ) -> None:
         self._settings = settings
-        self._manner = DriverOptions(on_epoch, is_standby, now_ms, skip_checks)
+        self._options = DriverOptions(on_epoch, is_standby, now_ms, skip_checks)
         self._stop = threading.Event()
-        self._work: DriverLoop | None = None
+        self._loop: DriverLoop | None = None
         self._election: Election | None = None
         self._on_jvm_signal = on_jvm_signal or self.stop
         self._jvm_shutdown: JvmShutdown | None = None
-        self._reporter = Reporter(settings, self._standing)
+        self._reporter = Reporter(settings, self._driver_status)
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
     @property
     def epochs(self) -> EpochRunner | None:
         """Returns the runner of the epochs; None until Spark has started."""
-        return None if self._work is None else self._work.epochs
+        return None if self._loop is None else self._loop.epochs
 
     @property
     def is_streaming(self) -> bool:
         """Returns whether the stream runs."""
-        return self._work is not None and self._work.is_streaming
+        return self._loop is not None and self._loop.is_streaming
 
     @property
     def is_stopping(self) -> bool:
         """Returns whether the driver was asked to end."""
         return self._stop.is_set()
 
-    def _standing(self) -> Standing:
+    def _driver_status(self) -> Standing:
         election = self._election
         if election is None:
             return Standing()
+
         return Standing(election.is_active, election.is_waiting, self.is_streaming)
 
     def stop(self) -> None:
@@ -100,6 +105,7 @@ class Driver:
             sign = next((sign for sign in _NOT_WRITABLE if sign in str(error)), None)
             if sign is None or isinstance(error, JobError):
                 raise
+
             raise StorageError(
                 f"the lake {lake.path} or its checkpoint cannot be written ({sign}): nothing is "
                 "lost; make it writable and start again"
@@ -108,35 +114,53 @@ class Driver:
     def _run_locked(self, lake: Lake) -> None:
         settings = self._settings
         malloc.give_back_large_arrays()
-        away = OutageBackoff(
+
+        backoff = OutageBackoff(
             f"Kafka at {settings.kafka.bootstrap_servers}", f"the store of {lake.path}", self._stop
         )
-        if not away.until_done(lake.check):
+        if not backoff.until_done(lake.check):
             return
+
         locks = Locks(lake.place, self.owner, self._stop)
-        self._election = election = Election(settings.kafka, lake.path, self.owner)
+        election = Election(settings.kafka, lake.path, self.owner)
+        self._election = election
         try:
-            if self._manner.is_standby:
-                spark = start_session("txlake", settings.spark, is_logged=True)
-            else:
-                fds = locks.take()
-                election.join()
-                spark = start_session("txlake", settings.spark, fds, is_logged=True)
-                locks.take_both(spark)
+            spark = self._start_spark(locks, election)
             validate_with_java(spark, settings.kafka)
             listen_for_callbacks(spark)
             self._jvm_shutdown = JvmShutdown(spark, self._on_jvm_signal)
-            self._work = DriverLoop(
-                settings, self.owner, self._manner, self._stop, spark, lake, locks, election,
-                self._reporter, away,
-            )  # fmt: skip
-            self._work.run()
+
+            self._loop = DriverLoop(
+                settings,
+                self.owner,
+                self._options,
+                self._stop,
+                spark,
+                lake,
+                locks,
+                election,
+                self._reporter,
+                backoff,
+            )
+            self._loop.run()
         finally:
             self._reporter.close()
             locks.release()
             election.leave()  # another driver goes on now
             if self._jvm_shutdown is not None:
                 self._jvm_shutdown.release()
+
+    def _start_spark(self, locks: Locks, election: Election) -> SparkSession:
+        """Starts Spark; a driver that is no standby acquires the locks and joins the election."""
+        spark_settings = self._settings.spark
+        if self._options.is_standby:
+            return start_session("txlake", spark_settings, is_logged=True)
+
+        fds = locks.acquire()
+        election.join()
+        spark = start_session("txlake", spark_settings, fds, is_logged=True)
+        locks.acquire_both(spark)
+        return spark
 
 
 # The system's words for a full or read-only disk; each library passes them on.

@@ -1,13 +1,13 @@
-"""What a driver does: it waits for its turn, prepares, and runs the stream.
+"""The loop of a driver: it waits for its election, recovers, and runs the stream.
 
 1. Kafka elects it among the lake's drivers (`pipelines/job/election.py`).
-2. It makes what a new lake lacks, checks Kafka and the clocks, and finishes a planned epoch.
+2. It makes the tables of a new lake, checks Kafka and the clocks, and finishes a planned epoch.
 3. It runs the stream: the half, op, schedule and admin topics with a tick, so that time passes
-   without data. The lake says where the log goes on; each time the stream has a fresh checkpoint.
+   without data. It goes on where the lake ends; each time the stream has a fresh checkpoint.
 
 When Kafka is away the query ends after a while. The driver logs it, waits, and begins again at 1.
 When Kafka refuses the driver's login or certificate, or a right, at its start, the driver ends; one
-that was let in goes on trying.
+that Kafka has accepted before tries again.
 """
 
 from __future__ import annotations
@@ -64,16 +64,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("txlake.driver")
 
 _TOPICS_CHECKED_S = 20.0  # between two looks at the topics of a running job
-_LOSSES_MAX = 3  # to a driver that was replaced and has not noticed yet
+_FENCED_MAX = 3  # by a driver that was replaced and has not noticed yet
 
 
 @dataclass(frozen=True)
 class DriverOptions:
-    """How a driver works.
+    """The options of a driver.
 
-    `on_epoch` takes every committed plan and its seconds; `is_standby`: it waits while another
-    driver is active. For tests alone: `skip_checks` switches the start checks "timestamp_type" and
-    "clock" off, and `now_ms` hands in a clock.
+    `on_epoch`: called with every committed plan and its seconds; `is_standby`: it waits while
+    another driver is active. For tests alone: `skip_checks` switches the start checks
+    "timestamp_type" and "clock" off, and `now_ms` hands in a clock.
     """
 
     on_epoch: Callable[[Plan, float], None] | None = None
@@ -83,9 +83,9 @@ class DriverOptions:
 
 
 class DriverLoop:
-    """The work of one driver on one lake.
+    """The loop of one driver on one lake.
 
-    Input: `stop`: set when it is to end. `epochs`: the runner of its epochs; `is_streaming`:
+    Input: `stop`: set when the loop is to end. `epochs`: the runner of its epochs; `is_streaming`:
     whether its stream runs.
     """
 
@@ -99,30 +99,38 @@ class DriverLoop:
         lake: Lake,
         locks: Locks,
         election: Election,
-        watch: EpochListener,
-        away: OutageBackoff,
+        listener: EpochListener,
+        backoff: OutageBackoff,
     ) -> None:
-        self._settings, self._manner, self._stop = settings, options, stop
+        self._settings = settings
         self._owner = owner
-        self._spark, self._lake, self._locks, self._election = spark, lake, locks, election
+        self._options = options
+        self._stop = stop
+        self._spark = spark
+        self._lake = lake
+        self._locks = locks
+        self._election = election
+        self._backoff = backoff
         self._kafka = KafkaAdmin(settings, settings.kafka.topics())
-        self._away = away
-        self._ownership = Leadership(lake, owner, election, stop)
-        self._turn = StandbyWait(
+
+        self._leadership = Leadership(lake, owner, election, stop)
+        self._standby_wait = StandbyWait(
             lake.path,
             owner,
             election,
-            self._ownership.active_owner,
+            self._leadership.active_owner,
             stop,
-            self._on_message,
+            self._on_kafka_reply,
             self._rehearse,
             is_standby=options.is_standby,
         )
+
         self._clock = EpochClock()
-        self._clocks = ClockSkewCheck(
+        self._clock_skew = ClockSkewCheck(
             settings, owner, self._clock, is_tolerant="clock" in options.skip_checks
         )
-        self._asker = KafkaCheckSender(
+
+        self._check_sender = KafkaCheckSender(
             settings.kafka.bootstrap_servers,
             settings.kafka.client,
             settings.kafka.check_topic_prefix,
@@ -133,60 +141,70 @@ class DriverLoop:
         self._intake = Intake.of(settings, landing_heap(spark))
         lander = SparkLander(spark)
         self.epochs = EpochRunner(
-            lander, lake, self._kafka, self._asker,
+            lander,
+            lake,
+            self._kafka,
+            self._check_sender,
             EpochSettings.of(settings, owner, lander.parallelism, self._intake),
-            options.now_ms or self._clock.now_ms, watch,
-        )  # fmt: skip
+            options.now_ms or self._clock.now_ms,
+            listener,
+        )
         self.is_streaming = False
-        self._maintainer: MaintenanceScheduler  # of a turn
-        self._checkpoint: Path  # of a turn, as is the mark in it
+
+        self._maintenance: MaintenanceScheduler  # of a term
+        self._checkpoint: Path  # of a term, as is the mark in it
         self._mark: LandingMark | None = None
-        self._died: DiedLanding | None = None  # what an earlier run could not land
-        self._rehearsal = StandbyWarmUp(spark, settings, self._intake, self._kafka, lake)
-        self._topics_checked = 0.0  # monotonic s
-        self._is_seen = False  # by the executors
-        self._was_let_in = False  # by Kafka
-        self._losses = 0  # epochs of ours that another driver has written, since our last one
+        self._died: DiedLanding | None = None  # a landing that an earlier run died of
+        self._warm_up = StandbyWarmUp(spark, settings, self._intake, self._kafka, lake)
+        self._topics_checked_at = 0.0  # monotonic s
+        self._executors_see_lake = False
+        self._was_accepted = False  # by Kafka
+        self._fenced_epochs = 0  # that another driver has written, since our last one
 
     def run(self) -> None:
-        """Works until `stop`. Errors: JobError, LakeError."""
-        with closing(self._asker), closing(self.epochs):
+        """Runs terms until `stop`. Errors: JobError, LakeError."""
+        with closing(self._check_sender), closing(self.epochs):
             self.epochs.warm_up()
+
             while not self._stop.is_set():
                 try:
                     self._run_term()
                 except (KafkaAwayError, StoreAwayError) as error:
-                    if isinstance(error, KafkaRefusedError) and not self._was_let_in:
+                    if isinstance(error, KafkaRefusedError) and not self._was_accepted:
                         raise
-                    self._away.wait(error)
+                    self._backoff.wait(error)
                 except OwnerError as error:
-                    self._losses += 1
-                    if self._losses > _LOSSES_MAX or self._ownership.fencing_error() is not None:
+                    self._fenced_epochs += 1
+                    is_replaced = self._fenced_epochs > _FENCED_MAX
+                    if is_replaced or self._leadership.fencing_error() is not None:
                         raise
                     log.warning("%s; but Kafka has elected this one: it reads the lake anew", error)
 
     def _run_term(self) -> None:
-        """Waits for a turn and works until `stop`, or until the stream ends by itself."""
+        """Waits for an election; works until `stop`, or until the stream ends by itself."""
         try:
             self._check_kafka()
-            if not self._turn.wait():
+            if not self._standby_wait.wait():
                 return
-            self._was_let_in = True
-            if self._election.term != self._ownership.term:
+
+            self._was_accepted = True
+            if self._election.term != self._leadership.term:
                 self._on_elected()
             self._recover()
         except Exception as error:
             raise self._classify(error) from error
-        self._away.log_recovery()
+
+        self._backoff.log_recovery()
         self._stream()
 
     def _check_kafka(self) -> None:
         """Checks that Kafka is the lake's; makes the topics of a new lake. Joins the election.
 
-        Kafka can elect when the admin topic is there.
+        Kafka can elect when the admin topic exists.
         """
         progress = read_progress(self._lake) if self._lake.exists() else NO_PROGRESS
         newest = progress.unfinished or progress.last
+
         self._kafka.require_rights()
         if newest is None:
             self._kafka.create_missing()
@@ -196,21 +214,22 @@ class DriverLoop:
         self._election.join()
 
     def _on_elected(self) -> None:
-        """Takes up what only the elected driver may have."""
-        if self._manner.is_standby:
+        """Begins a term: acquires the locks, and reads the lake anew."""
+        if self._options.is_standby:
             self._locks.take_over(self._spark)
-            if self._ownership.term == 0:
-                self._clock.start()  # it may have waited for days
-        self._lake.reset()  # another driver may have written it meanwhile
+            if self._leadership.term == 0:
+                self._clock.start()  # it can have waited for days
+
+        self._lake.reset()  # another driver can have written it meanwhile
         self._mark = None
-        self._ownership.begin()
-        self._maintainer = MaintenanceScheduler(
+        self._leadership.begin()
+        self._maintenance = MaintenanceScheduler(
             self._lake,
             self._settings.maintenance_limits(),
             self._settings.maintenance.slice_ms,
             self._settings.kafka.admin_topic,
             self._stop.is_set,
-            self._ownership.require_newest_plan_is_ours,
+            self._leadership.require_newest_plan_is_ours,
             PublishedPositions(self._settings),
         )
 
@@ -218,15 +237,17 @@ class DriverLoop:
         """Checks Kafka and finishes an epoch that an earlier run has planned."""
         epochs = self.epochs
         self._lake.create(dt.datetime.now(dt.timezone.utc))
-        self._require_seen()
+        self._require_shared_lake()
+
         progress = epochs.resume_from()
         epochs.check_identity(progress.unfinished or progress.last)
         self._check_topics()
         self._take_checkpoint()
         recovered = self._finish_planned(progress)
+
         if epochs.last is not None:
             self._clock.not_before(epochs.last.epoch_at)
-        self._clocks.compare(epochs.own_pings)
+        self._clock_skew.compare(epochs.own_pings)
         if recovered is not None:
             log.info("finished epoch %d, which an earlier run had planned", recovered.epoch)
 
@@ -234,41 +255,50 @@ class DriverLoop:
         """Takes the checkpoint's folder, and smaller steps if the run before died landing."""
         if self._mark is not None:
             return
-        lake_id, place = self._lake.lake_id(), self._lake.place
-        self._checkpoint = checkpoint_folder(self._settings.stream.checkpoint, place, lake_id)
+
+        lake_id = self._lake.lake_id()
+        configured = self._settings.stream.checkpoint
+        self._checkpoint = checkpoint_folder(configured, self._lake.place, lake_id)
         take_folder(self._checkpoint, lake_id)
         self._mark = LandingMark(self._checkpoint)
 
         self._take_smaller_steps("the last run died while it landed records")
 
-    def _take_smaller_steps(self, why: str) -> None:
-        """Takes smaller steps if a landing has left its mark, and says so."""
+    def _take_smaller_steps(self, reason: str) -> None:
+        """Takes smaller steps if a landing has left its mark, and logs it with the reason."""
         assert self._mark is not None
         self._died = self._mark.died()
         if self._died is None:
             return
+
         self._intake.divisor = self._died.divisor
         log.warning(
             "%s: until they are landed, 1/%d of the usual steps, up to %d records a poll of Kafka "
             "and %d an epoch",
-            why, self._died.divisor, self._intake.poll_records, self._intake.epoch_offsets,
-        )  # fmt: skip
+            reason,
+            self._died.divisor,
+            self._intake.poll_records,
+            self._intake.epoch_offsets,
+        )
 
     def _finish_planned(self, progress: Progress) -> Plan | None:
-        """Finishes a planned epoch; then looks whether smaller steps are needed any more."""
+        """Finishes a planned epoch; then goes back to the usual steps if it can."""
         recovered = None
         if progress.unfinished is not None and self._mark is not None:
             with self._mark.over(progress.unfinished.landed(), self._intake.divisor):
                 recovered = self.epochs.recover(progress)
-        self._look_at_steps()
+
+        self._restore_usual_steps()
         return recovered
 
-    def _look_at_steps(self) -> None:
-        """Takes usual steps again when that is landed which an earlier run died of."""
+    def _restore_usual_steps(self) -> None:
+        """Takes the usual steps again if the records are landed that an earlier run died of."""
         last = self.epochs.last
         if self._died is None or last is None or not self._died.is_landed(last.landed()):
             return
-        self._died, self._intake.divisor = None, 1
+
+        self._died = None
+        self._intake.divisor = 1
         log.info("landed what needed smaller steps: the usual steps again")
 
     def _stream(self) -> None:
@@ -280,21 +310,25 @@ class DriverLoop:
             self._settings,
             self._intake,
             self.epochs,
-            self._maintainer,
+            self._maintenance,
             checkpoint,
             self._mark,
             self._died,
             self._stop,
             self._before_batch,
-            self._ownership.require,
-            self._committed,
+            self._leadership.require,
+            self._on_committed,
         )
+
         self._intake.tell()
         log.info(
             "running; owner %s; lake %s; Kafka %s; %s",
-            self._owner, self._lake.path, self._settings.kafka.bootstrap_servers,
+            self._owner,
+            self._lake.path,
+            self._settings.kafka.bootstrap_servers,
             metrics_address(self._settings.metrics),
-        )  # fmt: skip
+        )
+
         self.is_streaming = True
         try:
             failure = stream.run()
@@ -302,64 +336,77 @@ class DriverLoop:
             failure = lost
         finally:
             self.is_streaming = False
+
         if failure is None:
-            self._take_mark_away()
-            self._look_at_steps()
-            return
+            self._clear_mark()
+            self._restore_usual_steps()
+        else:
+            self._handle_failure(failure, checkpoint)
+
+    def _handle_failure(self, failure: BaseException, checkpoint: Path) -> None:
+        """Prepares the next stream after a failure, or raises the error that the failure is."""
         error = self._classify(failure)
+
         if isinstance(error, LargeEpochError) and self._intake.epoch_offsets > 1:
             self._take_smaller_steps("records were too large for one epoch")
             return
-        if isinstance(error, LostCheckpointError) and self._ownership.fencing_error() is None:
+
+        if isinstance(error, LostCheckpointError) and self._leadership.fencing_error() is None:
             log.warning("%s: nothing is lost; the stream starts again with another", error)
-            # Spark has made parts of it again, in a folder that may have lost our mark.
+            # Spark has made parts of it again, in a folder that can have lost our mark.
             shutil.rmtree(checkpoint, ignore_errors=True)
             return
+
         if isinstance(error, (KafkaAwayError, OwnerError, StoreAwayError)):
             raise error
-        raise self._ownership.fencing_error() or error
+        raise self._leadership.fencing_error() or error
 
-    def _before_batch(self, is_grown: bool) -> None:
-        self._locks.take_if_free(self._spark)
-        if is_grown or time.monotonic() - self._topics_checked > _TOPICS_CHECKED_S:
+    def _before_batch(self, has_new_partitions: bool) -> None:
+        self._locks.acquire_if_free(self._spark)
+
+        checked_s = time.monotonic() - self._topics_checked_at
+        if has_new_partitions or checked_s > _TOPICS_CHECKED_S:
             self.epochs.check_identity(self.epochs.newest)
             self._check_topics()
-        if self._clocks.is_due():
-            self._clocks.compare(self.epochs.own_pings)
+
+        if self._clock_skew.is_due():
+            self._clock_skew.compare(self.epochs.own_pings)
 
     def _check_topics(self) -> None:
-        """Checks what the start needs of the topics, which anybody can change while the job runs.
+        """Checks the configs of the topics as at a start: anybody can change them meanwhile.
 
         Errors: StartError; KafkaAwayError.
         """
-        self._kafka.check("timestamp_type" not in self._manner.skip_checks)
+        self._kafka.check("timestamp_type" not in self._options.skip_checks)
         self._intake.topics_take(self._kafka.batch_bytes_taken)
-        self._topics_checked = time.monotonic()
+        self._topics_checked_at = time.monotonic()
 
-    def _committed(self, plan: Plan, seconds: float) -> None:
-        self._losses = 0
-        if self._manner.on_epoch is not None:
-            self._manner.on_epoch(plan, seconds)
+    def _on_committed(self, plan: Plan, seconds: float) -> None:
+        self._fenced_epochs = 0
+        if self._options.on_epoch is not None:
+            self._options.on_epoch(plan, seconds)
 
-    def _require_seen(self) -> None:
+    def _require_shared_lake(self) -> None:
         """Checks once that executors see the lake. Errors: StartError."""
-        if not self._is_seen:
+        if not self._executors_see_lake:
             require_shared_lake(self._spark, self._lake.place)
-            self._is_seen = True
+            self._executors_see_lake = True
 
     def _classify(self, error: BaseException) -> BaseException:
-        trouble = jvm_error(self._spark)
-        if trouble is not None:
-            return trouble
+        error_of_jvm = jvm_error(self._spark)
+        if error_of_jvm is not None:
+            return error_of_jvm
+
         error = classify_error(error, self.epochs)
         if not isinstance(error, (JobError, LakeError)):
-            error = self._trouble_of_topics() or error
+            error = self._topics_error() or error
+
         if isinstance(error, (JobError, LakeError)) and not isinstance(error, LargeEpochError):
-            self._take_mark_away()
+            self._clear_mark()
         return error
 
-    def _trouble_of_topics(self) -> JobError | None:
-        """Returns why a start would refuse the topics: that explains much."""
+    def _topics_error(self) -> JobError | None:
+        """Returns the error by which a start would refuse the topics: it explains much."""
         try:
             self.epochs.check_identity(self.epochs.newest)
             self._check_topics()
@@ -369,23 +416,24 @@ class DriverLoop:
             return cause
         return None
 
-    def _take_mark_away(self) -> None:
-        """Notes that a landing of this run ended for another reason than its size."""
+    def _clear_mark(self) -> None:
+        """Removes the mark of a landing that ended for another reason than its size."""
         if self._mark is not None:
             self._mark.clear()
 
-    def _on_message(self) -> None:
-        """Notes, while another driver is active, that Kafka answers; looks after the own JVM."""
-        self._was_let_in = True
-        self._away.log_recovery()
-        trouble = jvm_error(self._spark)
-        if trouble is not None:
-            raise trouble
+    def _on_kafka_reply(self) -> None:
+        """Handles Kafka's reply while another driver is active; checks this driver's JVM."""
+        self._was_accepted = True
+        self._backoff.log_recovery()
+
+        error_of_jvm = jvm_error(self._spark)
+        if error_of_jvm is not None:
+            raise error_of_jvm
 
     def _rehearse(self) -> None:
         if self._lake.exists():
-            self._require_seen()
-        self._rehearsal.run()
+            self._require_shared_lake()
+        self._warm_up.run()
 
 
 def metrics_address(metrics: MetricsSettings) -> str:

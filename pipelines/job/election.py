@@ -1,4 +1,4 @@
-"""One driver's part in the election: a member of the group of a lake's drivers.
+"""One driver's part in the election: its membership in the group of a lake's drivers.
 
 A driver that does not know yet that it was replaced is kept out by Delta's transaction identifiers
 (`LakeTable.once`).

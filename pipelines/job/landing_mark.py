@@ -1,8 +1,8 @@
 """The mark of a landing that runs: a start that finds one knows that the run before died of it.
 
 It stands in the checkpoint's folder while records are landed. A JVM that dies, for lack of memory
-say, leaves it behind. The next start takes a quarter of what that run took at once, and all again
-when it has landed what that run could not.
+say, leaves it behind. The next start lands a quarter of the records at once. It goes back to the
+usual steps when it has landed those that the run before could not land.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SMALLER: Final = 4
 
 @dataclass(frozen=True)
 class DiedLanding:
-    """A landing that its run did not survive: where it ended, and what to divide by now."""
+    """A landing that its run did not survive: its end offsets, and the divisor of smaller steps."""
 
     ends: Mapping[Partition, int]
     divisor: int
@@ -34,18 +34,18 @@ class DiedLanding:
 
 
 class LandingMark:
-    """The mark in a checkpoint's folder, which is there already."""
+    """The mark in a checkpoint's folder, which exists."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / _NAME
         self._is_ours = False
 
     def died(self) -> DiedLanding | None:
-        """Returns what an earlier run died of; None if it ended otherwise."""
+        """Returns the landing that an earlier run died of; None if it ended otherwise."""
         try:
-            told = json.loads(self._path.read_text(encoding="utf-8"))
-            ends = {(topic, int(partition)): int(end) for topic, partition, end in told["ends"]}
-            return DiedLanding(ends, int(told["divisor"]) * _SMALLER)
+            content = json.loads(self._path.read_text(encoding="utf-8"))
+            ends = {(topic, int(partition)): int(end) for topic, partition, end in content["ends"]}
+            return DiedLanding(ends, int(content["divisor"]) * _SMALLER)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -53,18 +53,20 @@ class LandingMark:
     def over(self, ends: Mapping[Partition, int], divisor: int) -> Iterator[None]:
         """Marks a landing: the mark goes when the landing succeeds, and stays when it fails.
 
-        Input: where it ends, by partition; what the bounds of this run are divided by.
+        Input: its end offsets; the divisor of this run's limits.
         """
-        told = {"divisor": divisor, "ends": [[*place, end] for place, end in ends.items()]}
+        content = {"divisor": divisor, "ends": [[*place, end] for place, end in ends.items()]}
         new = self._path.with_suffix(".new")
-        new.write_text(json.dumps(told), encoding="utf-8")
+        new.write_text(json.dumps(content), encoding="utf-8")
         os.replace(new, self._path)
         self._is_ours = True
+
         yield
+
         self.clear()
 
     def clear(self) -> None:
-        """Takes away the mark of a landing of this run; that of an earlier run stays."""
+        """Removes the mark of a landing of this run; that of an earlier run stays."""
         if not self._is_ours:
             return
         with suppress(OSError):

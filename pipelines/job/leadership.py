@@ -1,7 +1,7 @@
-"""Whether the lake is still this driver's: asked before each plan, and before anything is deleted.
+"""Checks that the lake is still this driver's: before each plan, and before files are deleted.
 
-Delta's transaction identifiers keep the rows of a lake right whoever writes. These questions come
-on top: a driver that was replaced stops before it plans, and it deletes no file.
+Delta's transaction identifiers keep the rows of a lake right whichever driver writes. These checks
+are added to them: a driver that was replaced stops before it plans, and it deletes no file.
 """
 
 from __future__ import annotations
@@ -38,49 +38,54 @@ class Leadership:
     ) -> None:
         self._owner = owner
         self._lake = Lake(lake.place)  # a driver's own may trust what it has read
-        self._election, self._stop = election, stop
+        self._election = election
+        self._stop = stop
         self.term = 0
-        self._since: int | None = None  # the newest epoch when this driver came, or began
+        self._first_epoch: int | None = None  # the newest one when this driver came, or began
 
     def begin(self) -> None:
         """Takes the present election as the one by which the lake is this driver's."""
         self.term = self._election.term
-        self._since = None
+        self._first_epoch = None
         self._new_owners()
 
     def require(self) -> None:
-        """Checks that Kafka counts this driver as the active one, as far as it has heard.
+        """Checks that this driver is the active one, by Kafka's last word to it.
 
         Errors: OwnerError if another is; KafkaAwayError if Kafka cannot tell, or had not heard from
         this driver for a while and elected it again: it must read the lake anew.
         """
         deadline = time.monotonic() + DECIDED_S
+
         while not (self._is_same_term() and self._election.is_confirmed_leader):
             if self._election.is_waiting:
                 raise fenced_error(self._lake.path, self.active_owner())
+
             if self._election.is_active and not self._is_same_term():
                 raise KafkaAwayError("Kafka had not heard from this driver, and elected it again")
+
             if time.monotonic() > deadline or self._stop.wait(_PAUSE_S):
                 raise KafkaAwayError("Kafka has elected no driver yet")
 
     def active_owner(self) -> str:
-        """Returns who is active in the place of this driver, as far as the lake says.
+        """Returns the owner that is active in the place of this driver, as far as the lake says.
 
-        That is who has planned an epoch since this driver came, or began; else who holds the lake's
-        lock. Who has planned the newest epoch before can be gone.
+        That is the one that has planned an epoch since this driver came, or began; else the holder
+        of the lake's lock. The driver that planned the newest epoch before can be gone.
         """
-        known = (*self._new_owners(), lock_holder(self._lake.place))
-        return next((owner for owner in known if owner and owner != self._owner), ANOTHER)
+        owners = (*self._new_owners(), lock_holder(self._lake.place))
+        return next((owner for owner in owners if owner and owner != self._owner), ANOTHER)
 
     def _new_owners(self) -> list[str]:
-        """Returns who has planned the newest epoch, if it is newer than at the first look."""
+        """Returns the owner of the newest planned epoch, if it is newer than at the first look."""
         try:
             newest = 0  # of a lake that is not made yet
             if self._lake.exists():
                 newest = self._lake.max_value("epochs", "epoch") or 0
-            if self._since is None:
-                self._since = newest
-            return self._newest_owners() if newest > self._since else []
+
+            if self._first_epoch is None:
+                self._first_epoch = newest
+            return self._newest_owners() if newest > self._first_epoch else []
         except LakeError:
             return []
 
@@ -100,6 +105,7 @@ class Leadership:
         newest = self._lake.max_value("epochs", "epoch")
         is_plan = pc.field("state") == PLANNED
         rows = read_rows(self._lake, "epochs", ["owner"], {"epoch": [newest]}, is_plan)
+
         owners: list[str] = rows["owner"].to_pylist()
         return owners
 

@@ -1,8 +1,8 @@
 """The two locks of a lake on a local disk, held by the driver and by its JVM; none on a store.
 
-They say sooner and more clearly than Kafka that another driver is there. A standby takes them when
-Kafka has elected it. A process that is suspended keeps them; Kafka does not count it any more, so
-the standby goes on without them, and takes them as soon as they are free.
+They say sooner and more clearly than Kafka that another driver is active. A standby acquires them
+when Kafka has elected it. A process that is suspended keeps them; Kafka does not count it any more,
+so the standby goes on without them, and acquires them as soon as they are free.
 """
 
 from __future__ import annotations
@@ -32,47 +32,53 @@ class Locks:
     """A driver's locks on one lake."""
 
     def __init__(self, place: LakeLocation, owner: str, stop: threading.Event) -> None:
-        self._place, self._owner, self._stop = place, owner, stop
-        self._ours: LakeLock | None = None
-        self._of_jvm: JvmLock | None = None
+        self._place = place
+        self._owner = owner
+        self._stop = stop
+        self._driver_lock: LakeLock | None = None
+        self._jvm_lock: JvmLock | None = None
 
-    def take(self) -> tuple[int, ...]:
-        """Takes the driver's lock. Output: the descriptors that its JVM must inherit.
+    def acquire(self) -> tuple[int, ...]:
+        """Acquires the driver's lock. Output: the descriptors that its JVM must inherit.
 
         Errors: LakeLockedError naming the process that has it.
         """
-        self._ours = self._ours or LakeLock(self._place, self._owner)
-        return self._ours.fds
+        self._driver_lock = self._driver_lock or LakeLock(self._place, self._owner)
+        return self._driver_lock.fds
 
-    def take_both(self, spark: SparkSession) -> None:
-        """Takes what is not taken yet. Errors: LakeLockedError."""
-        self.take()
-        self._of_jvm = self._of_jvm or JvmLock(spark, self._place)
+    def acquire_both(self, spark: SparkSession) -> None:
+        """Acquires the locks that are not ours yet. Errors: LakeLockedError."""
+        self.acquire()
+        self._jvm_lock = self._jvm_lock or JvmLock(spark, self._place)
 
     def take_over(self, spark: SparkSession) -> None:
-        """Takes both as soon as processes that are dying give them back; else goes on without."""
+        """Acquires both as soon as processes that are dying release them; else goes on without."""
         deadline = time.monotonic() + _DYING_S
+
         while True:
             try:
-                self.take_both(spark)
+                self.acquire_both(spark)
                 return
             except LakeLockedError as error:
                 if time.monotonic() > deadline or self._stop.wait(_PAUSE_S):
                     log.warning(
                         "going on without the lake's lock, since Kafka does not count its holder "
-                        "any more: %s", error,
-                    )  # fmt: skip
+                        "any more: %s",
+                        error,
+                    )
                     return
 
-    def take_if_free(self, spark: SparkSession) -> None:
-        """Takes what is free by now."""
+    def acquire_if_free(self, spark: SparkSession) -> None:
+        """Acquires the locks that are free by now."""
         with suppress(LakeLockedError):
-            self.take_both(spark)
+            self.acquire_both(spark)
 
     def release(self) -> None:
-        """Gives the locks back; a JVM that inherited the first keeps it until it ends."""
-        if self._of_jvm is not None:
-            self._of_jvm.release()
-        if self._ours is not None:
-            self._ours.release()
-        self._ours = self._of_jvm = None
+        """Releases the locks; a JVM that inherited the first keeps it until it ends."""
+        if self._jvm_lock is not None:
+            self._jvm_lock.release()
+        if self._driver_lock is not None:
+            self._driver_lock.release()
+
+        self._driver_lock = None
+        self._jvm_lock = None

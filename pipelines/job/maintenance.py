@@ -1,16 +1,16 @@
 """Maintenance beside the stream: small steps between two epochs, in the job's own driver.
 
 Every `merge_files` epochs, and whenever an operator asks (MAINTAIN), a round begins: each table
-gets the steps that it needs. Steps are taken when an epoch has ended, until the next one; under
-constant load for `slice_ms`, so that a round goes on over several epochs. Under load only small
-files are merged, and another round merges the rest as soon as there is time. Nothing appends
-meanwhile: local commits of Spark and of delta-rs never meet.
+gets the steps that it needs. Steps run when an epoch has ended, until the next one; under constant
+load for `slice_ms`, so that a round goes on over several epochs. Under load only small files are
+merged, and another round merges the rest as soon as there is time. Nothing appends meanwhile: local
+commits of Spark and of delta-rs never meet.
 
 An error here stops no epoch: it is logged, and the next round tries again. But a driver that
 another has replaced deletes nothing and stops. A round is kept in memory only. One that an operator
-asked for is begun again after a crash: which requests were served is a property of the table
-`admin`. How long topics keep messages (ALTER_TOPIC) is a property of their tables, written before
-any step after the commit of that epoch.
+asked for begins again after a crash: a property of the table `admin` holds the requests that were
+served. The retention of topics (ALTER_TOPIC) is a property of their tables, written before any step
+after the commit of that epoch.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _REQUEST = ["epoch", "queue_offset", "command", "target", "actor", "reason"]
 
 
 class MaintenanceScheduler:
-    """The keeper of one lake's files and logs between epochs.
+    """The scheduler of maintenance of one lake's files and logs between epochs.
 
-    Input: `admin_topic`: where operators ask; `is_stopping`: no further step is begun then;
-    `before_deletion`: called before files are deleted, raises OwnerError if the lake is another's;
-    `published`: as of `Maintenance`.
+    Input: `admin_topic`: the topic of the operators' commands; `is_stopping`: whether no further
+    step may begin; `before_deletion`: called before files are deleted, raises OwnerError if the
+    lake is another's; `published`: as of `Maintenance`.
     """
 
     def __init__(
@@ -61,9 +61,10 @@ class MaintenanceScheduler:
         self._round_epochs = limits.merge_files
         self._admin_topic = admin_topic
         self._is_stopping = is_stopping
+
         self._steps: Iterator[StepResult] | None = None  # of the round that is not ended
         self._is_full = False
-        self._asked_epoch = 0  # of the request that a full round serves
+        self._request_epoch = 0  # of the request that a full round serves
         self._has_looked_back = False
         self._rerun_when_idle = False  # another round, because the stream was busy in this one
         self._done = StepResult()
@@ -72,58 +73,77 @@ class MaintenanceScheduler:
     def after_batch(self, plan: Plan | None, idle_s: float) -> None:
         """Goes on with maintenance after a micro-batch.
 
-        Input: the plan of its epoch, if there was one; how long the stream would be idle.
+        Input: the plan of its epoch, if there was one; the time for which the stream is idle.
         """
         is_busy = idle_s < self._slice_s
         if plan is not None:
             self._maintenance.take_up(plan)
-        asked_epoch = self._take_requests(plan)
-        if asked_epoch:
-            self._asked_epoch = asked_epoch
+
+        request_epoch = self._take_requests(plan)
+        if request_epoch:
+            self._request_epoch = request_epoch
             self._begin(is_full=True)
         elif plan is not None and plan.epoch % self._round_epochs == 0 and self._steps is None:
             self._begin(is_full=False)  # by its number: in a job that often starts anew, too
+
         if self._rerun_when_idle and not is_busy and self._steps is None:
             self._rerun_when_idle = False
             self._begin(is_full=False)
+
         if self._steps is not None:
             self._rerun_when_idle |= is_busy
             self._maintenance.is_busy = is_busy
             self._go_on(max(idle_s, self._slice_s))
 
     def _take_requests(self, plan: Plan | None) -> int:
-        """Alters topics as operators ask. Output: the newest epoch that asks for a round, or 0.
-
-        The first look after a start, or after an error, goes back to the request that was served
-        last.
-        """
-        bounds: Bounds = {}
+        """Alters topics as operators ask. Output: the newest epoch that asks for a round, or 0."""
         try:
-            if not self._has_looked_back:
-                served = self._lake.handle("admin").metadata().configuration.get(_SERVED)
-                bounds = {"epoch": (int(served or 0) + 1, None)}
-            elif plan is not None and self._has_commands(plan):
-                bounds = {"epoch": [plan.epoch]}
-            else:
+            bounds = self._bounds_of_requests(plan)
+            if bounds is None:
                 return 0
-            is_request = (pc.field("command") == MAINTAIN) & (pc.field("result") == "accepted")
-            is_request |= (pc.field("command") == ALTER_TOPIC) & (pc.field("result") == "altered")
-            asked = read_rows(self._lake, "admin", _REQUEST, bounds, is_request)
-            rows = asked.sort_by("queue_offset").to_pylist()
-            altered = self._maintenance.alter(_configs(rows))
+
+            requests = self._read_requests(bounds)
+            altered = self._maintenance.alter(_configs(requests))
             self._has_looked_back = True
         except OwnerError:
             raise
         except Exception as error:
             self._has_looked_back = False
-            self._failed("admin", error)
+            self._log_failure("admin", error)
             return 0
+
         for topic in altered:
             log.info("topic %s is altered, as an operator asked", topic)
-        rounds = [row for row in rows if row["command"] == MAINTAIN]
+
+        rounds = [row for row in requests if row["command"] == MAINTAIN]
         for row in rounds:
             log.info("maintenance asked for by %s: %s", row["actor"], row["reason"])
         return max((row["epoch"] for row in rounds), default=0)
+
+    def _bounds_of_requests(self, plan: Plan | None) -> Bounds | None:
+        """Returns the epochs whose requests are to be read; None if they hold none.
+
+        The first look after a start, or after an error, goes back to the request that was served
+        last.
+        """
+        if not self._has_looked_back:
+            served = self._lake.handle("admin").metadata().configuration.get(_SERVED)
+            return {"epoch": (int(served or 0) + 1, None)}
+
+        if plan is not None and self._has_commands(plan):
+            return {"epoch": [plan.epoch]}
+        return None
+
+    def _read_requests(self, bounds: Bounds) -> list[dict[str, Any]]:
+        """Returns the operators' accepted requests to the maintenance, in their order."""
+        command = pc.field("command")
+        result = pc.field("result")
+        is_round = (command == MAINTAIN) & (result == "accepted")
+        is_alteration = (command == ALTER_TOPIC) & (result == "altered")
+
+        rows = read_rows(self._lake, "admin", _REQUEST, bounds, is_round | is_alteration)
+        requests: list[dict[str, Any]] = rows.sort_by("queue_offset").to_pylist()
+        return requests
 
     def _has_commands(self, plan: Plan) -> bool:
         return any(
@@ -131,47 +151,54 @@ class MaintenanceScheduler:
         )
 
     def _mark_request_done(self) -> None:
-        """Writes down that the newest request is served."""
+        """Records in the table `admin` that the newest request is served."""
         try:
             self._lake.handle("admin").alter.set_table_properties(
-                {_SERVED: str(self._asked_epoch)}, raise_if_not_exists=False
+                {_SERVED: str(self._request_epoch)}, raise_if_not_exists=False
             )
             self._lake.table("admin").invalidate()
         except Exception as error:
-            self._failed("admin", error)
+            self._log_failure("admin", error)
 
     def _begin(self, is_full: bool) -> None:
-        self._is_full, self._steps = is_full, None
+        self._is_full = is_full
+        self._steps = None
         try:
             self._steps = self._round(self._maintenance.tables(), is_full)
         except Exception as error:
-            self._failed("the catalog", error)
+            self._log_failure("the catalog", error)
 
     def _round(self, tables: Sequence[str], is_full: bool) -> Iterator[StepResult]:
-        """Takes the steps of a round, one each time the next is asked for; a table's end is one."""
+        """Returns the steps of a round, which run one by one; the end of a table is one."""
         for table in tables:
             try:
                 yield from self._maintenance.steps(table, is_full=is_full)
             except OwnerError:
                 raise
             except Exception as error:
-                self._failed(table, error)
+                self._log_failure(table, error)
+
             yield StepResult()
 
     def _go_on(self, budget_s: float) -> None:
         began = time.monotonic()
+
         while self._steps is not None and not self._is_stopping():
-            steps, self._steps = self._steps, None  # an OwnerError ends the round
-            work = next(steps, None)
-            if work is not None:
-                self._steps, self._done = steps, self._done + work
+            steps = self._steps
+            self._steps = None  # an OwnerError ends the round
+            result = next(steps, None)
+            if result is not None:
+                self._steps = steps
+                self._done += result
+
             if time.monotonic() - began >= budget_s:
                 break
+
         self._seconds += time.monotonic() - began
         if self._steps is None:
             self._end()
 
-    def _failed(self, table: str, error: Exception) -> None:
+    def _log_failure(self, table: str, error: Exception) -> None:
         self._lake.reset()
         log.warning(
             "maintenance of %s failed, nothing is lost; it will be tried again: %s", table, error
@@ -182,24 +209,27 @@ class MaintenanceScheduler:
             log.info("maintenance: %s, %.2f s in all", summary(self._done), self._seconds)
         if self._is_full:
             self._mark_request_done()
-        self._done, self._seconds, self._is_full = StepResult(), 0.0, False
+
+        self._done = StepResult()
+        self._seconds = 0.0
+        self._is_full = False
 
 
-def _configs(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
-    """Returns by topic what ALTER_TOPIC commands ask for; of two about one config the later."""
+def _configs(requests: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """Returns by topic the configs in ALTER_TOPIC commands; of two values of one the later."""
     configs: dict[str, dict[str, int]] = {}
-    for row in rows:
+    for row in requests:
         target = command_target(row["command"], row["target"])
         if isinstance(target, ConfigTarget):
             configs.setdefault(target.topic, {})[target.name] = target.value
     return configs
 
 
-def summary(work: StepResult) -> str:
-    """Returns in words what was done."""
+def summary(result: StepResult) -> str:
+    """Returns the result of maintenance in words."""
     return (
-        f"{counted(work.files_merged, 'file')} of {work.bytes_before / 1e6:.1f} MB became "
-        f"{work.merges} of {work.bytes_after / 1e6:.1f} MB, "
-        f"{counted(work.rows_expired, 'old row')} deleted, "
-        f"{counted(work.checkpoints, 'log')} cut, {counted(work.files_deleted, 'file')} deleted"
+        f"{counted(result.files_merged, 'file')} of {result.bytes_before / 1e6:.1f} MB became "
+        f"{result.merges} of {result.bytes_after / 1e6:.1f} MB, "
+        f"{counted(result.rows_expired, 'old row')} deleted, "
+        f"{counted(result.checkpoints, 'log')} cut, {counted(result.files_deleted, 'file')} deleted"
     )

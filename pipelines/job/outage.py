@@ -1,11 +1,11 @@
-"""Kafka or the store away, or refusing: how that shows, and how long the driver waits then."""
+"""Outages of Kafka or the store: the errors that show them, and the back-off of the driver."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from pipelines.epoch.runner import EpochRunner
 from pipelines.errors import JobError, KafkaAwayError, KafkaRefusedError
@@ -15,13 +15,20 @@ from storage.lake.store_error import store_error
 log = logging.getLogger("txlake.driver")
 
 _RETRY_S = (1.0, 2.0, 5.0, 10.0)
-_TELL_S = 60.0  # between two lines about one absence
+_LOG_S = 60.0  # between two lines about one outage
 # The words of Spark and of the Kafka clients when the broker does not answer.
 _AWAY_SIGNS = (
-    "TimeoutException", "Timed out", "timed out", "Connection refused", "DisconnectException",
-    "No resolvable bootstrap", "Failed to construct kafka", "BROKER_NOT_AVAILABLE",
-    "Timeout of", "Cannot fetch offset",
-)  # fmt: skip
+    "TimeoutException",
+    "Timed out",
+    "timed out",
+    "Connection refused",
+    "DisconnectException",
+    "No resolvable bootstrap",
+    "Failed to construct kafka",
+    "BROKER_NOT_AVAILABLE",
+    "Timeout of",
+    "Cannot fetch offset",
+)
 # The names of the Java client's exceptions when the broker refuses.
 _REFUSED_SIGNS = ("AuthorizationException", "AuthenticationException")
 _TEXT_MAX = 300
@@ -31,42 +38,51 @@ def classify_error(error: BaseException, epochs: EpochRunner) -> BaseException:
     """Returns the error of a failed query as one of ours, if it is known."""
     if isinstance(error, (JobError, LakeError)):
         return error
-    trouble = store_error(epochs.place, error)
-    if trouble is not None:
-        return trouble
+    error_of_store = store_error(epochs.place, error)
+    if error_of_store is not None:
+        return error_of_store
+
     text = str(error)
-    if any(sign in text for sign in _REFUSED_SIGNS):
-        said = next(
-            line for line in text.splitlines() if any(sign in line for sign in _REFUSED_SIGNS)
-        )
-        return KafkaRefusedError(f"Kafka refuses the stream: {said.strip()[:_TEXT_MAX]}")
-    if any(sign in text for sign in _AWAY_SIGNS):
-        return KafkaAwayError(f"the stream lost Kafka: {text.strip().splitlines()[0][:_TEXT_MAX]}")
+    if _has_sign(text, _REFUSED_SIGNS):
+        line = next(line for line in text.splitlines() if _has_sign(line, _REFUSED_SIGNS))
+        return KafkaRefusedError(f"Kafka refuses the stream: {line.strip()[:_TEXT_MAX]}")
+
+    if _has_sign(text, _AWAY_SIGNS):
+        first_line = text.strip().splitlines()[0]
+        return KafkaAwayError(f"the stream lost Kafka: {first_line[:_TEXT_MAX]}")
+
     if "Could not read records in offset" in text or "some data may have been lost" in text.lower():
         try:
             epochs.start_offsets()
-        except JobError as lost:  # what is lost, if Kafka can still tell
+        except JobError as lost:  # with the lost offsets, if Kafka can still tell
             return lost
     return error
 
 
-class OutageBackoff:
-    """How long Kafka or the store has been away, or has refused this job, told in the log.
+def _has_sign(text: str, signs: Iterable[str]) -> bool:
+    return any(sign in text for sign in signs)
 
-    Input: what they are called; `stop`: set when nobody is to wait any more.
+
+class OutageBackoff:
+    """The waits while Kafka or the store is away, or refuses this job, with lines in the log.
+
+    Input: the names of both in the log; `stop`: set when the driver is to end.
     """
 
     def __init__(self, kafka: str, store: str, stop: threading.Event) -> None:
-        self._kafka, self._store, self._stop = kafka, store, stop
-        self._state, self._is_over = "", ""
-        self._since: float | None = None
-        self._told_at: float | None = None
+        self._kafka = kafka
+        self._store = store
+        self._stop = stop
+        self._outage_text = ""
+        self._recovery_text = ""
+        self._began_at: float | None = None  # monotonic s, as is the next
+        self._logged_at: float | None = None
         self._tries = 0
 
     def until_done(self, step: Callable[[], None]) -> bool:
-        """Takes a step, again and again while Kafka or the store is away.
+        """Calls a step, again and again while Kafka or the store is away.
 
-        Output: whether it was taken; else `stop` is set. Errors: the step's, but those two.
+        Output: whether it ended; else `stop` is set. Errors: the step's, but for these two.
         """
         while not self._stop.is_set():
             try:
@@ -79,31 +95,52 @@ class OutageBackoff:
         return False
 
     def wait(self, error: KafkaAwayError | StoreAwayError) -> None:
-        """Logs how it is, once a minute, and waits before the next try."""
-        now, state = time.monotonic(), self._state
-        what = self._store if isinstance(error, StoreAwayError) else self._kafka
-        self._state, self._is_over = f"{what} is away", f"{what} is back"
-        if isinstance(error, KafkaRefusedError):
-            self._state, self._is_over = (
-                f"{what} refuses this job",
-                f"{what} lets this job in again",
-            )
-        self._since = self._since or now
-        is_news = self._told_at is None or self._state != state or now - self._told_at >= _TELL_S
+        """Logs the outage, once a minute, and waits before the next try."""
+        now = time.monotonic()
+        self._began_at = self._began_at or now
+
+        text_before = self._outage_text
+        self._describe(error)
+        is_news = (
+            self._logged_at is None
+            or self._outage_text != text_before
+            or now - self._logged_at >= _LOG_S
+        )
         if is_news:
-            self._told_at = now
-        pause = _RETRY_S[min(self._tries, len(_RETRY_S) - 1)]
-        self._tries += 1
+            self._logged_at = now
+
+        delay_s = self._next_delay_s()
         log.log(
             logging.WARNING if is_news else logging.DEBUG,
             "%s, for %.0f s so far; trying again in %.0f s (%s)",
-            self._state, now - self._since, pause, error,
-        )  # fmt: skip
+            self._outage_text,
+            now - self._began_at,
+            delay_s,
+            error,
+        )
         log.debug("how that was noticed", exc_info=error)
-        self._stop.wait(pause)
+        self._stop.wait(delay_s)
+
+    def _describe(self, error: KafkaAwayError | StoreAwayError) -> None:
+        """Sets the texts for the log."""
+        name = self._store if isinstance(error, StoreAwayError) else self._kafka
+        if isinstance(error, KafkaRefusedError):
+            self._outage_text = f"{name} refuses this job"
+            self._recovery_text = f"{name} lets this job in again"
+        else:
+            self._outage_text = f"{name} is away"
+            self._recovery_text = f"{name} is back"
+
+    def _next_delay_s(self) -> float:
+        delay_s = _RETRY_S[min(self._tries, len(_RETRY_S) - 1)]
+        self._tries += 1
+        return delay_s
 
     def log_recovery(self) -> None:
-        """Logs how long it was so, if it was."""
-        if self._since is not None:
-            log.warning("%s after %.0f s", self._is_over, time.monotonic() - self._since)
-        self._since, self._told_at, self._tries = None, None, 0
+        """Logs the end of an outage and its length, if there was one."""
+        if self._began_at is not None:
+            log.warning("%s after %.0f s", self._recovery_text, time.monotonic() - self._began_at)
+
+        self._began_at = None
+        self._logged_at = None
+        self._tries = 0

@@ -1,8 +1,8 @@
-"""Waiting for one's turn: Kafka elects one of a lake's drivers, and a standby waits until it does.
+"""The wait for an election: Kafka elects one of a lake's drivers, and a standby waits for it.
 
-A driver that does not stand by is refused when another one is active. Kafka counts a dead driver
-until its session ends, so the refusal waits as long as that can take; on a local disk the lake's
-lock refuses at once.
+A driver that is no standby is refused when another one is active. Kafka counts a dead driver until
+its session ends, so the refusal waits as long as that can take; on a local disk the lake's lock
+refuses at once.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ log = logging.getLogger("txlake.driver")
 
 _LOOK_S = 1.0
 _POLL_S = 0.1
-_ASK_S = 10.0  # between two looks at who is active: a request to the lake's store
+_OWNER_LOOK_S = 10.0  # between two looks for the active owner: a request to the lake's store
 # Spark ends a Python worker that was idle for a minute.
 _REHEARSAL_S = 30.0
 
 
 class StandbyWait:
-    """One driver's turns at a lake.
+    """One driver's waits for its elections.
 
-    Input: `other`: says who is active in the place of this one; `heard`: called when Kafka has
-    answered; `rehearse`: called now and then while a standby waits.
+    Input: `active_owner`: returns the owner that is active in the place of this one;
+    `on_kafka_reply`: called when Kafka has answered; `rehearse`: called now and then while a
+    standby waits.
     """
 
     def __init__(
@@ -44,14 +45,19 @@ class StandbyWait:
         *,
         is_standby: bool,
     ) -> None:
-        self._lake_path, self._owner = lake_path, owner
-        self._election, self._other, self._stop = election, active_owner, stop
-        self._on_kafka_reply, self._rehearse = on_kafka_reply, rehearse
-        self._rehearse_at = 0.0
+        self._lake_path = lake_path
+        self._owner = owner
+        self._election = election
+        self._active_owner = active_owner
+        self._stop = stop
+        self._on_kafka_reply = on_kafka_reply
+        self._rehearse = rehearse
         self._is_standby = is_standby
+
         self._was_active = False
         self._announced_owner: str | None = None
-        self._ask_at = 0.0
+        self._rehearse_at = 0.0  # monotonic s, as are the next two
+        self._announce_at = 0.0
         self._refuse_at: float | None = None
 
     def wait(self) -> bool:
@@ -61,27 +67,37 @@ class StandbyWait:
         another was elected in the place of this one; KafkaAwayError; StartError.
         """
         look_at = time.monotonic() + _LOOK_S
+
         while not self._stop.is_set():
             if self._election.wait(_POLL_S):
-                if not self._was_active or self._announced_owner is not None:
-                    log.info("active: Kafka has elected this driver; owner %s", self._owner)
-                self._was_active, self._announced_owner, self._refuse_at = True, None, None
+                self._on_elected()
                 return True
+
             if self._election.is_waiting and time.monotonic() > look_at:
                 self._on_kafka_reply()
                 self._on_other_leader()
                 look_at = time.monotonic() + _LOOK_S
         return False
 
+    def _on_elected(self) -> None:
+        if not self._was_active or self._announced_owner is not None:
+            log.info("active: Kafka has elected this driver; owner %s", self._owner)
+
+        self._was_active = True
+        self._announced_owner = None
+        self._refuse_at = None
+
     def _on_other_leader(self) -> None:
         if self._was_active:
-            raise fenced_error(self._lake_path, self._other())
-        self._tell_who()
+            raise fenced_error(self._lake_path, self._active_owner())
+
+        self._announce_owner()
         if self._is_standby:
             if time.monotonic() > self._rehearse_at:
                 self._rehearse()
                 self._rehearse_at = time.monotonic() + _REHEARSAL_S
             return
+
         self._refuse_at = self._refuse_at or time.monotonic() + DECIDED_S
         if time.monotonic() > self._refuse_at:
             raise LakeLockedError(
@@ -89,14 +105,14 @@ class StandbyWait:
                 "one driver at a time; stop it first, or start this one with --standby"
             )
 
-    def _tell_who(self) -> None:
-        """Says who is active: at once, and whenever that is another, or is known better."""
+    def _announce_owner(self) -> None:
+        """Logs the active owner: at once, and whenever it is another, or its name is known."""
         now = time.monotonic()
-        if now < self._ask_at:
+        if now < self._announce_at:
             return
-        self._ask_at = now + (_ASK_S if self._is_standby else _LOOK_S)
+        self._announce_at = now + (_OWNER_LOOK_S if self._is_standby else _LOOK_S)
 
-        name = self._other()
-        if self._announced_owner is None or name not in (self._announced_owner, ANOTHER):
-            self._announced_owner = name
-            log.info("%s: %s is active", "standby" if self._is_standby else "waiting", name)
+        owner = self._active_owner()
+        if self._announced_owner is None or owner not in (self._announced_owner, ANOTHER):
+            self._announced_owner = owner
+            log.info("%s: %s is active", "standby" if self._is_standby else "waiting", owner)

@@ -1,4 +1,4 @@
-"""What of the settings can be checked before the lake, Kafka or Spark is reached."""
+"""The checks of settings that need neither the lake nor Kafka nor Spark."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pipelines.settings import Settings
 def require_startable(settings: Settings) -> None:
     """Checks settings as a start does first, and `txlake config validate`.
 
-    The folders of the checkpoint and of Spark's own files are made if they are not there. Java is
-    tried where its options are set.
-    Errors: NotALakeError, StartError, JavaError; OSError where the checkpoint's disk is full.
+    Makes the folders of the checkpoint and of Spark's own files if they do not exist. Tries Java if
+    its options are set.
+    Errors: NotALakeError, StartError, JavaError; OSError if the checkpoint's disk is full.
     """
     place = settings.lake.place()
     settings.parameters()

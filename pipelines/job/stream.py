@@ -3,8 +3,8 @@
 Spark hands over a micro-batch when the function that got the one before has returned. Here that
 function returns when the next micro-batch can be cut, even if the epoch is not committed yet: the
 decision and the writes run in a thread of their own, and the next micro-batch is read meanwhile. It
-is planned only when the epoch before is committed, so epochs stay one after another. What was read
-ahead is lost with the process, and read again.
+is planned only when the epoch before is committed, so epochs stay one after another. Records that
+were read ahead are lost with the process, and read again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from concurrent.futures import wait as wait_for
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.epoch.runner import EpochRunner, LandedBatch
+from pipelines.epoch.runner import EpochRunner, PlannedEpoch
 from pipelines.errors import (
     ClockError,
     JobError,
@@ -49,29 +49,34 @@ if TYPE_CHECKING:
 log = logging.getLogger("txlake.driver")
 
 QUERY_NAME = "txlake"
-# How long Spark may need between two micro-batches beside the trigger's interval. It asks Kafka for
-# its ends up to five times, each of which ends within 20 s; but closing the client between two of
-# them has no limit, and did hang.
+# How long Spark may need between two micro-batches beside the trigger's interval. It reads Kafka's
+# end offsets up to five times, each of which ends within 20 s; but closing the client between two
+# of them has no limit, and did hang.
 STALL_TIMEOUT_S = 180.0
 _POLL_S = 0.1
-# A query that has just handed over a micro-batch is not asked whether it lives: that takes three
-# calls of the JVM.
+# A query that has just handed over a micro-batch is not checked: that takes three calls of the JVM.
 LIVENESS_CHECK_AFTER_S = 2.0
-# Errors that say all in their sentence; KafkaAwayError is none of them.
-_SAYS_ALL = (
-    ClockError, LargeEpochError, LostCheckpointError, LostInputError, OwnerError, StartError,
+# Errors whose sentence is enough, without a traceback; KafkaAwayError is none of them.
+_SENTENCE_ERRORS = (
+    ClockError,
+    LargeEpochError,
+    LostCheckpointError,
+    LostInputError,
+    OwnerError,
+    StartError,
     StoreAwayError,
-)  # fmt: skip
+)
 
 
 class Stream:
     """One query: it runs from where the lake ends until `stop` is set, or something fails.
 
-    It ends, too, when it has landed what an earlier run `died` of: the next one takes all again.
+    It ends, too, when it has landed the records that an earlier run `died` of: the next one takes
+    the usual steps again.
 
-    Input: `before_batch` is called before each micro-batch is read, with whether it brings new
-    partitions; `before_plan` before its epoch is planned, `on_epoch` with each committed plan and
-    how long its epoch took (s).
+    Input: `before_batch`: called before each micro-batch is read, with whether it has new
+    partitions; `before_plan`: called before its epoch is planned; `on_epoch`: called with each
+    committed plan and the duration of its epoch in s.
     """
 
     def __init__(
@@ -80,7 +85,7 @@ class Stream:
         settings: Settings,
         intake: Intake,
         epochs: EpochRunner,
-        maintainer: MaintenanceScheduler,
+        maintenance: MaintenanceScheduler,
         checkpoint: Path,
         mark: LandingMark,
         died: DiedLanding | None,
@@ -93,17 +98,21 @@ class Stream:
         self._settings = settings
         self._intake = intake
         self._epochs = epochs
-        self._maintainer = maintainer
+        self._maintenance = maintenance
         self._checkpoint = checkpoint
-        self._mark, self._died = mark, died
+        self._mark = mark
+        self._died = died
         self._stop = stop
         self._before_batch = before_batch
         self._before_plan = before_plan
         self._on_epoch = on_epoch
+
         self._starts = epochs.start_offsets()
-        self._places = set(self._starts)
+        self._partitions = set(self._starts)
         self._interval_s = settings.stream.trigger_interval_ms / 1000
         self._trigger = Trigger(self._interval_s)
+
+        self._query_name = QUERY_NAME
         self._failure: BaseException | None = None
         self._returned_at: float | None = None  # from a micro-batch; None while one is here
         self._planning = threading.Lock()
@@ -114,36 +123,48 @@ class Stream:
     def run(self) -> BaseException | None:
         """Runs the query and its last epoch to the end.
 
-        Output: the error that ended it; None if `stop` did, or if it has landed what it had to.
+        Output: the error that ended it; None if `stop` did, or if it has landed the records that an
+        earlier run died of.
         """
-        source = kafka_source(self._spark, self._settings, self._intake, self._starts)
-        self._returned_at = time.monotonic()
-        name = _unused_query_name(self._spark)
-        query = (
-            source.writeStream.queryName(name)
-            .foreachBatch(self._on_batch)
-            .option("checkpointLocation", str(self._checkpoint))
-            .trigger(processingTime=f"{self._settings.stream.trigger_interval_ms} milliseconds")
-            .start()
-        )
+        query = self._start_query()
         try:
             while self._is_alive(query):
                 self._stop.wait(_POLL_S)
+
             with self._planning:  # a planned epoch goes on to its end; no other begins
                 wait_for([self._running])
+
             if self._stop.is_set() or (self._is_through and self._failure is None):
                 return None
             failure = self._failure or query.exception() or StartError("the stream ended by itself")
             return self._classify(failure)
         finally:
-            try:
-                query.stop()
-            except Exception as error:
-                if jvm_error(self._spark) is None:
-                    log.warning("Spark cannot end the query %s: it is left behind, and no epoch "
-                                "comes from it any more", name)  # fmt: skip
-                log.debug("stopping the stream: %s", error)
+            self._stop_query(query)
             self._finisher.shutdown(wait=True)
+
+    def _start_query(self) -> StreamingQuery:
+        source = kafka_source(self._spark, self._settings, self._intake, self._starts)
+        self._returned_at = time.monotonic()
+        self._query_name = _unused_query_name(self._spark)
+        return (
+            source.writeStream.queryName(self._query_name)
+            .foreachBatch(self._on_batch)
+            .option("checkpointLocation", str(self._checkpoint))
+            .trigger(processingTime=f"{self._settings.stream.trigger_interval_ms} milliseconds")
+            .start()
+        )
+
+    def _stop_query(self, query: StreamingQuery) -> None:
+        try:
+            query.stop()
+        except Exception as error:
+            if jvm_error(self._spark) is None:
+                log.warning(
+                    "Spark cannot end the query %s: it is left behind, and no epoch comes from it "
+                    "any more",
+                    self._query_name,
+                )
+            log.debug("stopping the stream: %s", error)
 
     def _is_alive(self, query: StreamingQuery) -> bool:
         """Returns whether nothing has ended the query.
@@ -152,13 +173,16 @@ class Stream:
         """
         if self._stop.is_set() or self._is_ended_by_run or self._is_through:
             return False
+
         if jvm_has_ended(self._spark):
             self._failure = self._failure or jvm_error(self._spark)
             return False
+
         returned_at = self._returned_at
         silent_s = 0.0 if returned_at is None else time.monotonic() - returned_at
         if self._failure is None and silent_s < LIVENESS_CHECK_AFTER_S:
             return True
+
         if silent_s > self._interval_s + STALL_TIMEOUT_S:
             self._failure = self._failure or KafkaAwayError(
                 f"the stream has cut no micro-batch for {silent_s:.0f} s: it waits for Kafka"
@@ -169,9 +193,11 @@ class Stream:
     def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
         self._returned_at = None
         self._trigger.batch_started()
+
         try:
             if self._failure is not None:  # of an epoch that ended between two micro-batches
                 raise self._failure
+
             if not self._is_ending:
                 self._run_epoch(batch, batch_id)
             if not self._is_ending:
@@ -183,16 +209,20 @@ class Stream:
             raise
         finally:
             self._returned_at = time.monotonic()
+
         self._trigger.batch_finished()
 
     def _classify(self, error: BaseException) -> BaseException:
         """Returns an error as the store's or the checkpoint's, if it is one of theirs.
 
-        Spark writes `metadata` when the query starts, and looks at it no more.
+        Spark writes `metadata` when the query starts, and does not read it again.
         """
-        trouble = store_error(self._epochs.place, error)
-        if trouble is not None or isinstance(error, (JobError, LakeError)):
-            return trouble or error
+        error_of_store = store_error(self._epochs.place, error)
+        if error_of_store is not None:
+            return error_of_store
+        if isinstance(error, (JobError, LakeError)):
+            return error
+
         if not (self._checkpoint / "metadata").exists() and jvm_error(self._spark) is None:
             return LostCheckpointError(f"the stream's checkpoint {self._checkpoint} was deleted")
         return error
@@ -203,7 +233,7 @@ class Stream:
 
         An error of one sentence needs no traceback of py4j's beside it.
         """
-        return isinstance(self._failure, _SAYS_ALL)
+        return isinstance(self._failure, _SENTENCE_ERRORS)
 
     @property
     def _is_ending(self) -> bool:
@@ -211,7 +241,7 @@ class Stream:
 
     @property
     def _is_through(self) -> bool:
-        """Returns whether all is committed that an earlier run died of."""
+        """Returns whether the records are committed that an earlier run died of."""
         last = self._epochs.last
         if self._died is None or last is None:
             return False
@@ -219,36 +249,41 @@ class Stream:
 
     def _run_epoch(self, batch: DataFrame, batch_id: int) -> None:
         """Reads a micro-batch and begins its epoch; waits for it until the next is to be cut."""
-        began = time.monotonic()
+        began_at = time.monotonic()
         self._before_plan()  # another driver that has taken over deletes this one's checkpoint
+
         ends = batch_end_offsets(self._checkpoint, batch_id)
-        self._before_batch(not ends.keys() <= self._places)
-        self._places |= ends.keys()
+        self._before_batch(not ends.keys() <= self._partitions)
+        self._partitions |= ends.keys()
         self._check_start(batch_id)
+
         with self._mark.over(ends, self._intake.divisor):
-            gathered = self._epochs.land_batch(batch, ends)
+            landed = self._epochs.land_batch(batch, ends)
+
         self._running.result()
         with self._planning:
             if self._is_ending:
                 return
             self._before_plan()
-            plan = self._epochs.plan(gathered)
+            epoch = self._epochs.plan(landed)
             idle_until = time.monotonic() + self._trigger.wait_s()
-            self._running = self._finisher.submit(self._finish, plan, gathered, began, idle_until)
+            self._running = self._finisher.submit(self._finish, epoch, began_at, idle_until)
+
         wait_for([self._running], self._trigger.wait_s())
         if self._running.done():
             self._running.result()
             self._stop.wait(self._trigger.wait_s())
 
-    def _finish(
-        self, plan: Plan | None, gathered: LandedBatch, began: float, idle_until: float
-    ) -> None:
-        """Finishes an epoch, and maintains the lake until the stream has something to do."""
+    def _finish(self, epoch: PlannedEpoch | None, began_at: float, idle_until: float) -> None:
+        """Finishes an epoch, and maintains the lake until the next micro-batch is due."""
         try:
-            if plan is not None:
-                self._epochs.finish(plan, gathered)
-                self._on_epoch(plan, time.monotonic() - began)
-            self._maintainer.after_batch(plan, idle_until - time.monotonic())
+            plan = None
+            if epoch is not None:
+                plan = epoch.plan
+                self._epochs.finish(epoch)
+                self._on_epoch(plan, time.monotonic() - began_at)
+
+            self._maintenance.after_batch(plan, idle_until - time.monotonic())
         except BaseException as error:
             self._failure = self._failure or error
             raise
@@ -256,28 +291,31 @@ class Stream:
     def _check_start(self, batch_id: int) -> None:
         """Checks that a micro-batch begins where the lake ends: no gap, no overlap."""
         epochs = self._epochs
-        begins = (
+        starts = (
             self._starts if batch_id == 0 else batch_end_offsets(self._checkpoint, batch_id - 1)
         )
         landed = {} if epochs.newest is None else epochs.newest.landed()
-        for (topic, partition), offset in begins.items():
-            place = topic, partition
-            wanted = epochs.begins(place, landed.get(place, offset))
+
+        for (topic, partition), start in starts.items():
+            landed_to = landed.get((topic, partition), start)
+            expected = epochs.begins((topic, partition), landed_to)
             is_admin = topic == self._settings.kafka.admin_topic
-            if is_admin and epochs.own_pings.covers(range(wanted, offset)):
+            if is_admin and epochs.own_pings.covers(range(expected, start)):
                 continue
-            if wanted != offset:
+
+            if expected != start:
                 raise StartError(
-                    f"batch {batch_id} begins at offset {offset} of {topic} partition {partition}, "
-                    f"but the lake has landed it up to {wanted}: the stream and the lake disagree"
+                    f"batch {batch_id} begins at offset {start} of {topic} partition {partition}, "
+                    f"but the lake has landed it up to {expected}: the stream and the lake disagree"
                 )
 
 
 def _unused_query_name(spark: SparkSession) -> str:
     """Returns our name for a query; a query that was left behind keeps it, and the next has 2."""
-    taken = {query.name for query in spark.streams.active}
-    others = (f"{QUERY_NAME}-{n}" for n in itertools.count(2))
-    return next(name for name in itertools.chain([QUERY_NAME], others) if name not in taken)
+    used_names = {query.name for query in spark.streams.active}
+    numbered_names = (f"{QUERY_NAME}-{n}" for n in itertools.count(2))
+    names = itertools.chain([QUERY_NAME], numbered_names)
+    return next(name for name in names if name not in used_names)
 
 
 def kafka_source(
@@ -294,16 +332,18 @@ def kafka_source(
         .option("failOnDataLoss", "true")
         .load()
     )
+
     tick = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
-    empty = (
+    null_columns = (
         f"cast(NULL AS {field.dataType.simpleString()}) AS {field.name}" for field in records.schema
     )
-    return records.unionByName(tick.selectExpr(*empty))
+    return records.unionByName(tick.selectExpr(*null_columns))
 
 
 def batch_end_offsets(checkpoint: Path, batch_id: int) -> dict[Partition, int]:
-    """Returns where a micro-batch ends, from the stream's offset log, written before it runs."""
+    """Returns a micro-batch's end offsets, from the stream's offset log, written before it runs."""
     lines = (checkpoint / "offsets" / str(batch_id)).read_text(encoding="utf-8").splitlines()
+
     for line in lines[2:]:
         value: Any = json.loads(line) if line.startswith("{") else None
         if value and all(isinstance(partitions, dict) for partitions in value.values()):
@@ -312,4 +352,5 @@ def batch_end_offsets(checkpoint: Path, batch_id: int) -> dict[Partition, int]:
                 for topic, partitions in value.items()
                 for partition, offset in partitions.items()
             }
+
     raise StartError(f"batch {batch_id} has no Kafka offsets in {checkpoint}")

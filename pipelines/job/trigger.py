@@ -1,4 +1,4 @@
-"""When Spark cuts the next micro-batch, so that Kafka can be asked for its ends just before.
+"""When Spark cuts the next micro-batch, so that Kafka's end offsets can be read just before.
 
 Source: Spark's ProcessingTimeExecutor: a batch begins at the multiple of the interval that follows
 the beginning of the one before, or at once where that has passed.
@@ -23,15 +23,15 @@ class Trigger:
         self._ended_at = wall()
 
     def batch_started(self) -> None:
-        """Notes that a batch began: at its time, or when the one before had ended."""
+        """Records that a batch began: at its time, or when the one before had ended."""
         began_at = max(self._next_at, self._ended_at)
         self._next_at = (began_at // self._interval_s + 1) * self._interval_s
 
     def batch_finished(self) -> None:
-        """Notes that a batch has ended."""
+        """Records that a batch has ended."""
         self._ended_at = self._wall()
 
     def wait_s(self) -> float:
-        """Returns how long to wait until shortly before the next batch is cut; 0 if late."""
+        """Returns the time until shortly before the next batch is cut; 0 if that has passed."""
         wait_s = self._next_at - _AHEAD_S - self._wall()
         return min(max(wait_s, 0.0), self._interval_s)

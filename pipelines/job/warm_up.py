@@ -1,4 +1,4 @@
-"""What a standby does while it waits, so that its take-over is short."""
+"""The warm-up of a standby while it waits, so that its take-over is short."""
 
 from __future__ import annotations
 
@@ -39,8 +39,11 @@ class StandbyWarmUp:
         kafka: KafkaAdmin,
         lake: Lake,
     ) -> None:
-        self._spark, self._settings, self._kafka, self._lake = spark, settings, kafka, lake
+        self._spark = spark
+        self._settings = settings
         self._intake = intake
+        self._kafka = kafka
+        self._lake = lake
         self._landing = Landing(lake.place, _NO_EPOCH, settings.wire_limits())
         self._is_first = True
 
@@ -49,6 +52,7 @@ class StandbyWarmUp:
         if not self._is_first:
             warm_up(self._spark, self._landing, 1)
             return
+
         self._is_first = False
         with suppress(Exception):
             if self._lake.exists():
@@ -60,7 +64,9 @@ class StandbyWarmUp:
         """Runs one micro-batch: the JVM and the Python workers load what a stream needs."""
         starts = self._kafka.end_offsets(self._kafka.places())
         admin = self._settings.kafka.admin_topic, 0
-        starts[admin] = max(starts[admin] - 1, *self._kafka.beginning_offsets([admin]).values())
+        beginning = self._kafka.beginning_offsets([admin])[admin]
+        starts[admin] = max(starts[admin] - 1, beginning)
+
         with tempfile.TemporaryDirectory(prefix="txlake-rehearsal-") as checkpoint:
             query = (
                 kafka_source(self._spark, self._settings, self._intake, starts)
@@ -77,5 +83,5 @@ class StandbyWarmUp:
 
     def _land(self, batch: DataFrame, _batch_id: int) -> None:
         """Lands a micro-batch of narrow records: it writes no file."""
-        is_narrow = batch["topic"] == self._settings.kafka.admin_topic
-        land(batch.where(is_narrow), self._landing, 1)
+        is_admin = batch["topic"] == self._settings.kafka.admin_topic
+        land(batch.where(is_admin), self._landing, 1)

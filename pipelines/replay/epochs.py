@@ -19,8 +19,8 @@ from checker.frames import ATTEMPTS, RULE_VERSION, Decision
 from checker.frames_ops.columns import index_of
 from checker.frames_ops.sql import run
 from pipelines.epoch.batch import Batch
-from pipelines.epoch.commit import EpochCommitter, StepTimer
 from pipelines.epoch.delivery import MessageDelivery
+from pipelines.epoch.runner import EpochCommitter, PlannedEpoch, StepTimer
 from pipelines.epoch.task_sizing import TaskSizing
 from pipelines.epoch.write import EpochWriter
 from pipelines.replay.source import Chunk
@@ -252,7 +252,7 @@ class ReplayedEpochs(EpochCommitter):
 
         self._recorded_snapshot = snapshot
         self._is_heavy = is_streamed
-        self.finish(plan, Batch(dict(records)), StepTimer())
+        self.finish(PlannedEpoch(plan, Batch(dict(records)), StepTimer()))
 
     def _applier(self, plan: Plan, batch: Batch) -> EpochWriter:
         return StreamingApplier(

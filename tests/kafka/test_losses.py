@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from pipelines.cli.main import main
-from pipelines.epoch.commit import EpochCommitter
+from pipelines.epoch.runner import EpochCommitter
 from pipelines.errors import LostInputError
 from pipelines.local_broker.broker import Broker
 from pipelines.replay import verify as replayed

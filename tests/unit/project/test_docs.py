@@ -14,7 +14,7 @@ from checker import frames
 from checker.frames import COMMITTED, DISCARDED, ROLLED_BACK
 from pipelines import settings
 from pipelines.epoch.batch import Batch
-from pipelines.epoch.commit import landed_counts
+from pipelines.epoch.counts import landed_counts
 from storage import schemas
 from storage.lake import epochs
 from storage.wire import record_kinds as kafka_rows
