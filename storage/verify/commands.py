@@ -98,7 +98,7 @@ LEFT JOIN rearms r ON a.admin_offset = r.admin_offset
 LEFT JOIN units u ON r.queue_id = u.queue_id AND r.unit_offset = u.unit_offset
 """,
     ),
-    # What a command could have found when its turn came in the order of commands.
+    # The state that a command met in the order of commands.
     Invariant(
         "nothing_was_there",
         "A command that found nothing to do had nothing to find.",
@@ -220,7 +220,7 @@ ASOF LEFT JOIN (FROM topic_counts WHERE maker IS NOT NULL) g
         "catalog_grows",
         "A topic has one table, ids are 1, 2, 3 ..., and queue counts only grow, by command.",
         """
-WITH asked AS (
+WITH requested AS (
   SELECT epoch, topic, max(queue_count) AS queue_count
   FROM commanded WHERE result IN ('created', 'grown') GROUP BY ALL
 )
@@ -267,7 +267,7 @@ FROM (
   FROM catalog
 ) c
 JOIN plans p ON c.epoch = p.epoch
-LEFT JOIN asked a ON c.epoch = a.epoch AND c.topic = a.topic
+LEFT JOIN requested a ON c.epoch = a.epoch AND c.topic = a.topic
 LEFT JOIN (SELECT DISTINCT table_id FROM topic_tables) t ON c.table_id = t.table_id
 LEFT JOIN topic_counts g ON c.producer_group = g.maker AND c.epoch = g.epoch
 """,

@@ -174,7 +174,7 @@ refused AS (
   SELECT DISTINCT queue_id, queue_offset, epoch FROM deliveries
   WHERE source = 'half' AND action = 'UNDELIVERABLE'
 ),
-there AS (
+delivered AS (
   SELECT DISTINCT half_queue_id, half_queue_offset, topic, queue_id, queue_offset, epoch
   FROM messages WHERE source = 'half'
 )
@@ -188,7 +188,7 @@ SELECT o.epoch, o.queue_id, o.queue_offset, o.real_topic,
       THEN 'neither delivered nor delayed nor undeliverable'
   END AS problem
 FROM outcomes o
-LEFT JOIN there m ON o.queue_id = m.half_queue_id AND o.queue_offset = m.half_queue_offset
+LEFT JOIN delivered m ON o.queue_id = m.half_queue_id AND o.queue_offset = m.half_queue_offset
   AND o.real_topic = m.topic AND o.real_queue_id = m.queue_id
   AND o.real_queue_offset = m.queue_offset AND o.epoch = m.epoch
 LEFT JOIN waits w ON o.queue_id = w.queue_id AND o.queue_offset = w.queue_offset

@@ -171,13 +171,13 @@ WITH expected AS (
     reason
   FROM expected_conflicts GROUP BY ALL
 ),
-found AS (
+recorded AS (
   SELECT queue_id, op_queue_offset, coalesce(half_queue_offset, -1) AS half_queue_offset,
     count(*) AS times
   FROM conflicts GROUP BY ALL
 ),
-short AS (
-  SELECT e.*, coalesce(f.times, 0) AS found FROM expected e LEFT JOIN found f
+incomplete AS (
+  SELECT e.*, coalesce(f.times, 0) AS recorded_times FROM expected e LEFT JOIN recorded f
     ON e.queue_id = f.queue_id AND e.op_queue_offset = f.op_queue_offset
     AND e.half_queue_offset = f.half_queue_offset
   WHERE coalesce(f.times, 0) < e.times
@@ -210,7 +210,7 @@ idle AS (
 )
 SELECT f.op_epoch AS epoch, f.queue_id, f.op_queue_offset, f.position, f.half_queue_offset,
   CASE
-    WHEN s.times IS NOT NULL THEN concat(s.found, ' of ', s.times, ' rows in conflicts (',
+    WHEN s.times IS NOT NULL THEN concat(s.recorded_times, ' of ', s.times, ' rows in conflicts (',
       s.reason, ')')
     WHEN f.fate = 'none' THEN 'valid, and has not ended its half'
     WHEN i.position IS NOT NULL THEN 'a ROLLBACK that waits for nothing'
@@ -219,7 +219,7 @@ SELECT f.op_epoch AS epoch, f.queue_id, f.op_queue_offset, f.position, f.half_qu
   END AS problem
 FROM fates f
 JOIN plans p ON f.op_epoch = p.epoch
-LEFT JOIN short s ON f.queue_id = s.queue_id AND f.op_queue_offset = s.op_queue_offset
+LEFT JOIN incomplete s ON f.queue_id = s.queue_id AND f.op_queue_offset = s.op_queue_offset
   AND f.half_queue_offset = s.half_queue_offset
 LEFT JOIN now n ON f.queue_id = n.queue_id
 LEFT JOIN idle i ON f.queue_id = i.queue_id AND f.op_queue_offset = i.op_queue_offset
@@ -228,7 +228,7 @@ UNION ALL
 SELECT o.epoch, o.queue_id, o.queue_offset, NULL, NULL,
   CASE WHEN s.times IS NOT NULL THEN 'cannot be read, and has no row in conflicts' END
 FROM op_once o
-LEFT JOIN short s ON o.queue_id = s.queue_id AND o.queue_offset = s.op_queue_offset
+LEFT JOIN incomplete s ON o.queue_id = s.queue_id AND o.queue_offset = s.op_queue_offset
   AND s.half_queue_offset = -1
 WHERE o.error IS NOT NULL
 """,
@@ -237,7 +237,7 @@ WHERE o.error IS NOT NULL
         "conflicts_are_true",
         "Every conflict is one naming, or one unreadable operation, and its reason holds.",
         """
-WITH found AS (
+WITH recorded AS (
   SELECT queue_id, op_queue_offset, half_queue_offset, reason, epoch, count(*) AS times
   FROM conflicts GROUP BY ALL
 )
@@ -257,7 +257,7 @@ SELECT c.epoch, c.queue_id, c.op_queue_offset, c.half_queue_offset, c.reason,
       WHERE d.queue_id = u.queue_id AND d.unit_offset = u.unit_offset AND d.epoch < c.epoch
         AND d.arm = arm_at(u.rearm_epochs, c.epoch)) THEN 'its unit was not discarded'
   END AS problem
-FROM found c
+FROM recorded c
 JOIN plans p ON c.epoch = p.epoch
 LEFT JOIN expected_conflicts e ON c.queue_id = e.queue_id AND c.op_queue_offset = e.op_queue_offset
   AND coalesce(c.half_queue_offset, -1) = e.half_queue_offset AND c.reason = e.reason

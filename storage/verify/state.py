@@ -177,14 +177,14 @@ WITH timed AS (
     END AS rearm_ms
   FROM alive a
 ),
-asked AS (
+checked AS (
   SELECT a.point, a.queue_id, a.queue_offset, count(*) FILTER (c.acknowledged) AS times,
     max(c.sent_ms) AS sent_ms, arg_max(c.unacknowledged, c.epoch) AS unacknowledged
   FROM alive a JOIN attempts c ON {same(HALF, "a", "c")} AND a.arm = c.arm_then
     AND c.epoch <= a.point
   GROUP BY ALL
 ),
-given_up AS (
+discarded AS (
   SELECT a.point, a.queue_id, a.queue_offset, count(*) AS times,
     max(o.cause) FILTER (arm_at(a.rearm_epochs, o.epoch) = a.arm) AS cause
   FROM alive a JOIN outcomes o ON {same(HALF, "a", "o")} AND o.outcome = 'DISCARDED'
@@ -204,8 +204,8 @@ FROM timed a
 ASOF JOIN (FROM pending WHERE change <> 'snapshot') r
   ON {same(HALF, "a", "r")} AND a.point >= r.epoch
 LEFT JOIN plans p ON r.epoch = p.epoch
-LEFT JOIN asked c ON a.point = c.point AND {same(HALF, "a", "c")}
-LEFT JOIN given_up d ON a.point = d.point AND {same(HALF, "a", "d")}
+LEFT JOIN checked c ON a.point = c.point AND {same(HALF, "a", "c")}
+LEFT JOIN discarded d ON a.point = d.point AND {same(HALF, "a", "d")}
 LEFT JOIN answered w ON a.point = w.point AND {same(HALF, "a", "w")}
 WHERE r.change = 'put'
 UNION ALL

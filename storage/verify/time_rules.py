@@ -120,7 +120,7 @@ FROM attempts GROUP BY epoch
         "check_max after check_max acknowledged checks of that arm, the last with its whole "
         "interval.",
         """
-WITH given_up AS (
+WITH discarded AS (
   SELECT o.epoch, o.queue_id, o.queue_offset, o.cause, h.epoch AS landed_epoch, u.unit_offset,
     u.age_from_ms, u.rearm_ats, u.immunity_ms, k.known_ms, p.check_max, p.check_interval_ms,
     p.half_retention_ms, p.transaction_timeout_ms, arm_at(u.rearm_epochs, o.epoch) AS arm
@@ -132,10 +132,10 @@ WITH given_up AS (
   WHERE o.outcome = 'DISCARDED'
   QUALIFY o.epoch = min(o.epoch) OVER (PARTITION BY o.queue_id, o.queue_offset, arm)
 ),
-asked AS (
+checked AS (
   SELECT g.queue_id, g.unit_offset, g.epoch, count(*) FILTER (a.acknowledged) AS times,
     max(a.sent_ms) AS asked_ms
-  FROM (SELECT DISTINCT queue_id, unit_offset, epoch, arm FROM given_up) g
+  FROM (SELECT DISTINCT queue_id, unit_offset, epoch, arm FROM discarded) g
   JOIN attempts a ON g.queue_id = a.queue_id AND g.unit_offset = a.unit_offset
     AND g.arm = a.arm_then AND a.epoch < g.epoch
   GROUP BY g.queue_id, g.unit_offset, g.epoch
@@ -144,8 +144,8 @@ judged AS (
   SELECT g.*, g.known_ms - coalesce(g.rearm_ats[g.arm], g.age_from_ms) AS age_ms,
     coalesce(a.times, 0) AS times, a.asked_ms, g.known_ms - a.asked_ms AS pause_ms,
     d.epoch AS unit_epoch, d.cause AS unit_cause
-  FROM given_up g
-  LEFT JOIN asked a ON g.queue_id = a.queue_id AND g.unit_offset = a.unit_offset
+  FROM discarded g
+  LEFT JOIN checked a ON g.queue_id = a.queue_id AND g.unit_offset = a.unit_offset
     AND g.epoch = a.epoch
   LEFT JOIN unit_discards d ON g.queue_id = d.queue_id AND g.unit_offset = d.unit_offset
     AND g.arm = d.arm
@@ -210,7 +210,7 @@ paused AS (
     (SELECT *, max(asked_ms) OVER (PARTITION BY queue_id ORDER BY epoch) AS reach FROM margins)
   GROUP BY queue_id, reach
 ),
-asked AS (
+checked AS (
   SELECT s.queue_id, s.unit_offset, s.arm, s.until_epoch, max(a.epoch) AS epoch,
     max(a.sent_ms) AS sent_ms, count(*) FILTER (a.acknowledged) AS times
   FROM spans s JOIN attempts a ON s.queue_id = a.queue_id AND s.unit_offset = a.unit_offset
@@ -221,9 +221,9 @@ too_old AS (
   SELECT s.*, greatest(s.epoch, e.epoch) AS due_epoch
   FROM spans s ASOF JOIN expired e ON s.queue_id = e.queue_id AND s.since_ms < e.reach
 ),
-asked_out AS (
+all_checked AS (
   SELECT s.*, greatest(s.epoch + 1, e.epoch) AS due_epoch
-  FROM asked s ASOF JOIN paused e ON s.queue_id = e.queue_id AND s.sent_ms <= e.reach
+  FROM checked s ASOF JOIN paused e ON s.queue_id = e.queue_id AND s.sent_ms <= e.reach
 )
 SELECT s.epoch, s.queue_id, s.unit_offset AS queue_offset, s.arm,
   CASE
@@ -233,9 +233,11 @@ SELECT s.epoch, s.queue_id, s.unit_offset AS queue_offset, s.arm,
       THEN concat('had to be given up in epoch ', q.due_epoch, ': check_max')
   END AS problem
 FROM spans s
-LEFT JOIN too_old o ON s.queue_id = o.queue_id AND s.unit_offset = o.unit_offset AND s.arm = o.arm
+LEFT JOIN too_old o ON s.queue_id = o.queue_id AND s.unit_offset = o.unit_offset
+  AND s.arm = o.arm
 LEFT JOIN margins m ON o.queue_id = m.queue_id AND o.due_epoch = m.epoch
-LEFT JOIN asked_out q ON s.queue_id = q.queue_id AND s.unit_offset = q.unit_offset AND s.arm = q.arm
+LEFT JOIN all_checked q ON s.queue_id = q.queue_id AND s.unit_offset = q.unit_offset
+  AND s.arm = q.arm
 LEFT JOIN margins n ON q.queue_id = n.queue_id AND q.due_epoch = n.epoch
 """,
     ),
