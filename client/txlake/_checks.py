@@ -159,7 +159,10 @@ class CheckAnswerer:
             logger=CLIENT_LOGGER,
         )
         consumer.subscribe(
-            [self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
+            [self._topic],
+            on_assign=self._on_assign,
+            on_revoke=self._on_revoke,
+            on_lost=self._on_lost,
         )
 
         try:
@@ -441,14 +444,14 @@ class CheckAnswerer:
                 error,
             )
 
-    def _assigned(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
+    def _on_assign(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
         self._is_reading = None
 
-    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._commit(consumer, is_last=True)
         self._done.forget(partition.partition for partition in partitions)
 
-    def _lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _on_lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._done.forget(partition.partition for partition in partitions)
 
 

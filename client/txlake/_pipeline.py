@@ -46,13 +46,13 @@ class PipelinedHalf(HalfMessage):
         self.local_state = LocalTransactionState.UNKNOWN
         self.remark = ""
 
-    def reported(self, error: KafkaError | None, record: Record) -> None:
+    def take_report(self, error: KafkaError | None, record: Record) -> None:
         """Takes Kafka's report about the half, on the sender's thread."""
-        self.pipeline.half_reported(self, error, record)
+        self.pipeline.take_half_report(self, error, record)
 
-    def end_reported(self, is_sent: bool) -> None:
+    def take_end_report(self, is_sent: bool) -> None:
         """Takes Kafka's report about the operation, on the sender's thread."""
-        self.pipeline.end_reported(self, is_sent)
+        self.pipeline.take_end_report(self, is_sent)
 
     def result(self, is_sent: bool) -> TransactionSendResult:
         """Returns the result of the transaction, once its local transaction has run."""
@@ -128,7 +128,9 @@ class Pipeline:
             if self._waiting:
                 self._changed.notify_all()
 
-    def half_reported(self, half: PipelinedHalf, error: KafkaError | None, record: Record) -> None:
+    def take_half_report(
+        self, half: PipelinedHalf, error: KafkaError | None, record: Record
+    ) -> None:
         """Takes Kafka's report about a half, on the sender's thread.
 
         A stored half is queued for its local transaction, and `wake` starts the work.
@@ -157,7 +159,7 @@ class Pipeline:
         else:
             self._workers[0].items.append((half, error))
 
-    def end_reported(self, half: PipelinedHalf, is_sent: bool) -> None:
+    def take_end_report(self, half: PipelinedHalf, is_sent: bool) -> None:
         """Takes Kafka's report about an operation, on the sender's thread."""
         if half.on_done is None:
             self.release()
@@ -239,7 +241,7 @@ class Pipeline:
             log.exception("the end of transaction %s was not sent", half.transaction_id)
             self.note_failure()
             self._running.discard(half.transaction_id)
-            self.end_reported(half, is_sent=False)
+            self.take_end_report(half, is_sent=False)
 
     def _call_on_done(self, half: PipelinedHalf, result: Any) -> None:
         try:

@@ -61,13 +61,13 @@ class QueueBuffers:
 
     def begins(self) -> dict[Queue, int]:
         """Returns the first offset that each queue still has, as the tables are now."""
-        return self._of_each(TopicReader.begins)
+        return self._offsets_by_queue(TopicReader.begins)
 
     def ends(self) -> dict[Queue, int]:
         """Returns the end of each queue as the tables are now."""
-        return self._of_each(TopicReader.ends)
+        return self._offsets_by_queue(TopicReader.ends)
 
-    def _of_each(
+    def _offsets_by_queue(
         self, read: Callable[[TopicReader, list[int]], dict[int, int]]
     ) -> dict[Queue, int]:
         """Returns an offset of each queue, which `read` returns for the queues of a topic."""

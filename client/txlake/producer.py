@@ -194,7 +194,7 @@ class TransactionProducer:
         self._running.add(half.transaction_id)
 
         try:
-            self._halves.send(half, now_ms, half.reported)
+            self._halves.send(half, now_ms, half.take_report)
         except BaseException:
             self._running.discard(half.transaction_id)
             self._pipeline.release()
@@ -282,7 +282,7 @@ class _LocalTransactions:
             (half.queue_offset,),
             half.transaction_id,
             state._value_,
-            half.end_reported,
+            half.take_end_report,
             [(protocol.REMARK, remark)] if remark else (),
         )
         self.running.discard(half.transaction_id)

@@ -56,7 +56,7 @@ def read_messages(
     were read before; `due`: when the messages were due, as far as DELIVER_AT says so. Others
     (a time beyond the maximum, a resumed message) are read in a second pass. Units: ms.
     """
-    remaining = _sorted_once(row_keys(keys))
+    remaining = _sorted_unique(row_keys(keys))
     dataset = lake.dataset(table)
     where = offset_filter(keys)
     footers = footers or FooterCache()
@@ -98,7 +98,7 @@ def _read(
             yield rows
 
 
-def _sorted_once(numbers: Int64Array) -> Int64Array:
+def _sorted_unique(numbers: Int64Array) -> Int64Array:
     """Returns the different numbers in order; those of a delivery are so already."""
     return numbers if (np.diff(numbers) > 0).all() else np.unique(numbers)
 

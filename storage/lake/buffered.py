@@ -103,7 +103,7 @@ class BufferedLake(Lake):
     def dataset(self, table: str) -> ds.Dataset:
         """Returns the rows on disk and those that wait, as one Arrow dataset."""
         with self._lock:
-            written = self._written(table)
+            written = self._dataset_on_disk(table)
             waiting = [*self._writing.get(table, ()), *self._staged.get(table, ())]
 
         if not waiting:
@@ -112,7 +112,7 @@ class BufferedLake(Lake):
         rows = ds.dataset(pa.concat_tables(waiting).cast(written.schema))
         return ds.dataset([written, rows])
 
-    def _written(self, table: str) -> ds.Dataset:
+    def _dataset_on_disk(self, table: str) -> ds.Dataset:
         """Returns the table's files; nobody else writes them, so the log is read once a flush."""
         if table not in self._on_disk:
             self._on_disk[table] = super().dataset(table)
@@ -173,7 +173,7 @@ class BufferedLake(Lake):
 
         with self._lock:
             for table, parts in self._staged.items():
-                self._written(table)  # before its rows are written, else they count twice
+                self._dataset_on_disk(table)  # before its rows are written, else they count twice
                 self._epochs_on_disk[table] = _newest_epoch(parts)
             self._writing, self._staged = self._staged, {}
 

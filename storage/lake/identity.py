@@ -45,7 +45,7 @@ def lake_row(lake_id: str, now: dt.datetime) -> pa.Table:
     return pa.table([[lake_id], [FORMAT_VERSION], [now]], schema=LAKE)
 
 
-def owner_of_most(lake: Lake) -> str:
+def choose_lake_id(lake: Lake) -> str:
     """Returns the id of the lake that most tables belong to; a new one if no table says."""
     existing = filter(lake.is_table, TABLES)
     table_counts = Counter(filter(None, (lake.table(table).lake_id() for table in existing)))

@@ -32,7 +32,7 @@ from storage.files.order import in_file_order, table_kind
 from storage.files.row_groups import FooterCache
 from storage.files.small_file_cache import SmallFileCache
 from storage.lake.epochs import COMMITTED
-from storage.lake.identity import identity, lake_row, owner_of_most, require_empty
+from storage.lake.identity import choose_lake_id, identity, lake_row, require_empty
 from storage.lake.open_table import translating_read_errors
 from storage.lake.row_counts import RowCounts
 from storage.lake.store_probe import StoreProbe
@@ -72,7 +72,7 @@ class Lake:
 
         self._upkeep = NO_LOG_UPKEEP if is_driver else None
         self._tables: dict[str, LakeTable] = {}
-        self._tables_id = ""
+        self._majority_lake_id = ""
         self._probe = StoreProbe(self.place)
 
     def table_path(self, table: str) -> str:
@@ -145,8 +145,8 @@ class Lake:
 
     def majority_lake_id(self) -> str:
         """Returns the id of the lake that most tables belong to; a new one if no table says."""
-        self._tables_id = self._tables_id or owner_of_most(self)
-        return self._tables_id
+        self._majority_lake_id = self._majority_lake_id or choose_lake_id(self)
+        return self._majority_lake_id
 
     def create_tables(self) -> None:
         """Makes the tables that are missing, `lake` as the last.

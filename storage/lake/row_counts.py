@@ -24,7 +24,8 @@ class RowCounts:
     def reset(self, rows: Mapping[str, int]) -> None:
         """Takes how many rows each table holds; from here on written rows are counted."""
         with self._lock:
-            self._rows, self._written = dict(rows), set()
+            self._rows = dict(rows)
+            self._written = set()
 
     def clear(self) -> None:
         """Drops the counts of all tables; it stays known which were written."""
@@ -49,7 +50,8 @@ class RowCounts:
     def changed(self) -> dict[str, TableVersion]:
         """Returns the tables that were written since the last call, by name."""
         with self._lock:
-            tables, self._written = sorted(self._written - {"epochs", "lake"}), set()
+            tables = sorted(self._written - {"epochs", "lake"})
+            self._written = set()
 
             for table in tables:
                 if table not in self._rows:

@@ -123,7 +123,7 @@ def live_rows_at(lake: Lake, epoch: int) -> RowKeys:
             rows.filter(ds.field("source") == kind) for rows in (state["delayed"], undeliverable)
         ]
         if kind == HALF:
-            parts += [state["pending"], _of_pending_sets(lake, state["pending"], epoch)]
+            parts += [state["pending"], _halves_of_pending_sets(lake, state["pending"], epoch)]
         keys[kind] = np.unique(np.concatenate([row_keys(rows) for rows in parts]))
 
     keys[OP] = row_keys(state["waiting"], "op_queue_offset")
@@ -140,7 +140,7 @@ def _snapshot(lake: Lake, table: str, epoch: int) -> pa.Table:
     return read_rows(lake, table, names[table], bounds)
 
 
-def _of_pending_sets(lake: Lake, pending: pa.Table, epoch: int) -> pa.Table:
+def _halves_of_pending_sets(lake: Lake, pending: pa.Table, epoch: int) -> pa.Table:
     """Returns the halves, duplicates too, that landed up to an epoch in the sets pending then."""
     sets = pending.filter(pc.is_valid(pending["tran_size"]))
     if sets.num_rows == 0:
