@@ -66,7 +66,7 @@ def look(job: SoakJob, spent: Sequence[Spent], reference: Reference) -> Look:
 
 
 def _start_s(path: str) -> float:
-    """Returns how long a start needs for a lake, as `EpochRunner.take_up` does it."""
+    """Returns how long a start needs for a lake, as `EpochRunner.resume_from` does it."""
     began = time.process_time()
     lake = Lake(path)
     progress = read_progress(lake)

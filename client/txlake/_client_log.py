@@ -46,8 +46,8 @@ class RepeatedLines:
         if left_out is None:
             return
 
-        again = f" ({left_out} more since this was logged last)" if left_out else ""
-        self._logger.log(level, "%s%s", text, again)
+        suffix = f" ({left_out} more since this was logged last)" if left_out else ""
+        self._logger.log(level, "%s%s", text, suffix)
 
     def _left_out(self, key: str) -> int | None:
         """Returns how many equal lines were left out before this one; None: it is left out."""

@@ -62,7 +62,7 @@ def _estimate(writing: WriteOptions) -> None:
     progress = require_recorded(writing.lake)
     maintenance = Maintenance(writing.lake, writing.settings.maintenance_limits())
     if progress.last is not None:
-        maintenance.take_up(progress.last)
+        maintenance.resume_from(progress.last)
 
     rows = []
     for table in maintenance.tables():
@@ -108,7 +108,7 @@ def _run(writing: WriteOptions) -> None:
             require_intact(lake, progress, is_exclusive=True)
             maintenance = Maintenance(lake, writing.settings.maintenance_limits())
             if progress.last is not None:
-                maintenance.take_up(progress.last)
+                maintenance.resume_from(progress.last)
             for table in maintenance.tables():
                 result = sum(maintenance.steps(table, is_full=True), result)
     finally:

@@ -403,7 +403,7 @@ class EpochCommitter:
         self.last = progress.last
         self.changes = progress.changes
 
-        self.log.take_up(progress)
+        self.log.resume_from(progress)
         self._listener.on_start(source, self.last, self.state)
 
     def finish(self, epoch: PlannedEpoch) -> None:

@@ -77,7 +77,7 @@ class MaintenanceScheduler:
         """
         is_busy = idle_s < self._slice_s
         if plan is not None:
-            self._maintenance.take_up(plan)
+            self._maintenance.resume_from(plan)
 
         request_epoch = self._take_requests(plan)
         if request_epoch:

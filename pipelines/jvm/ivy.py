@@ -162,8 +162,8 @@ def _why(log: str) -> str:
 def _dependency(coordinates: str, *, transitive: bool) -> str:
     organisation, artifact, revision, *classifier = coordinates.split(":")
     artifacts = "".join(
-        f'<artifact name={quoteattr(artifact)} type="jar" ext="jar" m:classifier={quoteattr(one)}/>'
-        for one in classifier
+        f'<artifact name={quoteattr(artifact)} type="jar" ext="jar" m:classifier={quoteattr(part)}/>'
+        for part in classifier
     )
     return (
         f"    <dependency org={quoteattr(organisation)} name={quoteattr(artifact)}"
@@ -203,18 +203,18 @@ def _retrieved_jars(lib: Path, shipped: Iterable[str]) -> Iterator[Jar]:
         yield jar
 
 
-def accept(jar: Jar, found: Path) -> None:
+def accept(jar: Jar, path: Path) -> None:
     """Moves a fetched jar into the cache, if it is the one of the lock."""
-    if not found.is_file():
+    if not path.is_file():
         raise JarError(f"jar {jar.coordinates} was not found: try again")
-    sha256 = sha256_of(found)
+    sha256 = sha256_of(path)
     if sha256 != jar.sha256:
         raise JarError(
             f"jar {jar.coordinates} came with SHA-256 {sha256}, but the lock says {jar.sha256}: "
             "do not use this network for it, or make the lock anew if you mean to change it"
         )
     jar.path.parent.mkdir(parents=True, exist_ok=True)
-    os.replace(found, jar.path)
+    os.replace(path, jar.path)
 
 
 def _shipped_by_pyspark() -> frozenset[str]:

@@ -109,14 +109,14 @@ def verify() -> int:
 
     Errors: JarError for the first jar that is missing or broken.
     """
-    asked = [name for name in OPTIONAL_SETS if any(jar.path.exists() for jar in locked(name))]
-    jars = {jar.sha256: (jar, name) for name in (*JAR_SETS, *asked) for jar in locked(name)}
+    optional = [name for name in OPTIONAL_SETS if any(jar.path.exists() for jar in locked(name))]
+    jars = {jar.sha256: (jar, name) for name in (*JAR_SETS, *optional) for jar in locked(name)}
     for jar, name in jars.values():
         check(jar, name)
-        found = sha256_of(jar.path)
-        if found != jar.sha256:
+        sha256 = sha256_of(jar.path)
+        if sha256 != jar.sha256:
             raise JarError(
-                f"jar {jar.path} is broken: SHA-256 {found}, expected {jar.sha256}; "
+                f"jar {jar.path} is broken: SHA-256 {sha256}, expected {jar.sha256}; "
                 f"run `{fetch_command(name)}`"
             )
     return len(jars)

@@ -101,8 +101,8 @@ class EpochLogger:
             "lag_s": behind_ms / 1000,
             "seconds": sum(step_ms.values()) / 1000,
         }
-        told = {**fields, "step_ms": dict(step_ms)}
-        log.info("%s", _epoch(fields), extra={"fields": told})
+        all_fields = {**fields, "step_ms": dict(step_ms)}
+        log.info("%s", _epoch(fields), extra={"fields": all_fields})
 
         self._given_up.log(map(_given_up, tally.discards), sum(tally.causes.values()))
         self._undeliverable_lines.log(

@@ -43,10 +43,10 @@ def picture(
     figure = Picture(figsize=(_WIDTH_IN, height_in), dpi=_DPI, layout="constrained")
     figure.suptitle(title, fontsize=12, x=0.01, ha="left")
     axes = figure.subplots(rows, 1, sharex=is_one_axis, squeeze=False)[:, 0].tolist()
-    for one in axes:
-        one.spines[["top", "right"]].set_visible(False)
-        one.grid(axis="x", color="#dddddd", linewidth=0.6)
-        one.set_axisbelow(True)
+    for plot in axes:
+        plot.spines[["top", "right"]].set_visible(False)
+        plot.grid(axis="x", color="#dddddd", linewidth=0.6)
+        plot.set_axisbelow(True)
     return figure, axes
 
 
@@ -81,10 +81,10 @@ def stacked_bars(
 ) -> None:
     """Draws a bar for each name, put together from parts, with the number in each part."""
     left = [0] * len(names)
-    most = max(map(sum, zip(*parts.values(), strict=True)), default=0)
+    maximum = max(map(sum, zip(*parts.values(), strict=True)), default=0)
     for part, counts in parts.items():
         bars = axes.barh(names, counts, left=left, label=part, color=colours[part], height=0.6)
-        wide = [str(count) if count >= most / 25 else "" for count in counts]
+        wide = [str(count) if count >= maximum / 25 else "" for count in counts]
         axes.bar_label(bars, wide, label_type="center", color="white", fontsize=9)
         left = [before + count for before, count in zip(left, counts, strict=True)]
     axes.invert_yaxis()

@@ -25,11 +25,11 @@ def groups(compared: pl.DataFrame, question: Mapping[str, object]) -> Picture:
         return nothing(title, "No group was asked, and none would have been.")
     figure, plots = picture(title, 2.4 + 0.9 * len(compared), rows=2, is_one_axis=False)
     places = range(len(compared))
-    for axes, what, label in zip(
+    for axes, column, label in zip(
         plots, ("checks", "discards"), ("checks (attempts to ask)", "halves given up"), strict=True
     ):
         for name, shift, colour, prefix in _BARS:
-            counts = compared[prefix + what].to_list()
+            counts = compared[prefix + column].to_list()
             at = [place + shift for place in places]
             bars = axes.barh(at, counts, height=0.36, color=colour, label=name)
             axes.bar_label(bars, padding=3, fontsize=9)

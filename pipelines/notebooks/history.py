@@ -68,13 +68,13 @@ def moment(lake: OpenLake, at: str | None = None) -> Moment:
     Errors: ValueError for another text; LakeError for an instant before the first epoch.
     """
     when = lake.sql(_BUSIEST).item() if at is None else _parse(at, lake.last_at())
-    found = lake.sql(
+    plans = lake.sql(
         "SELECT epoch, epoch_at FROM plans WHERE epoch_at <= $at ORDER BY epoch DESC LIMIT 1",
         at=when,
     )
-    if found.is_empty():
+    if plans.is_empty():
         raise LakeError(f"at {when} the lake {lake.lake.path} had no epoch yet")
-    ((epoch, epoch_at),) = found.rows()
+    ((epoch, epoch_at),) = plans.rows()
     return Moment(when, epoch, epoch_at)
 
 
@@ -105,13 +105,13 @@ def _pending_row(row: Row, plan: Plan) -> tuple[object, ...]:
     parameters = plan_parameters(plan)
     step = next_step(row, parameters)
     checked_at = None if row["checked_at"] is None else instant(row["checked_at"])
-    what = f"check {row['check_times'] + 1} of {parameters.check_max}"
+    next_step_text = f"check {row['check_times'] + 1} of {parameters.check_max}"
     if step.rule in (EXPIRED, CHECK_MAX):
-        what = f"discard ({step.rule})"
+        next_step_text = f"discard ({step.rule})"
     return (
         f"{row['queue_id']}-{row['queue_offset']}", row["transaction_id"], row["producer_group"],
         row["real_topic"], instant(row["stored_at"]), (plan.epoch_at - row["stored_at"]) / 1000,
-        row["check_times"], checked_at, what, instant(step.reached_at),
+        row["check_times"], checked_at, next_step_text, instant(step.reached_at),
     )  # fmt: skip
 
 
@@ -122,7 +122,7 @@ def versions(lake: OpenLake, when: Moment, *tables: str) -> pl.DataFrame:
     more, because its log was cleaned or its files are deleted, or if commits do not name their
     epoch. Maintenance changes files and no rows: both ways give the same rows.
     """
-    found = []
+    counts = []
     for table in tables:
         text = f'SELECT count(*) FROM "{table}" WHERE epoch <= $epoch'
         by_epoch = lake.sql(text, epoch=when.epoch).item()
@@ -131,8 +131,8 @@ def versions(lake: OpenLake, when: Moment, *tables: str) -> pl.DataFrame:
             count = None if version is None else _rows_of(lake, table, version)
         except (DeltaError, OSError):
             version = count = None
-        found.append((table, version, count, by_epoch))
-    return pl.DataFrame(found, schema=_VERSIONS, orient="row")
+        counts.append((table, version, count, by_epoch))
+    return pl.DataFrame(counts, schema=_VERSIONS, orient="row")
 
 
 def _version_at(table: DeltaTable, epoch: int) -> int | None:

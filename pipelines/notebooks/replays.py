@@ -17,12 +17,12 @@ _ASKED_ABOUT = ("transaction_timeout_ms", "check_interval_ms", "check_max", "hal
 def verdict(verified: Verified) -> str:
     """Returns one sentence that says what a verification found."""
     if verified.is_equal:
-        found = "every row is there, bit for bit, and no other"
+        result = "every row is there, bit for bit, and no other"
     else:
-        found = counted(pc.sum(verified.compared["differences"]).as_py(), "difference")
+        result = counted(pc.sum(verified.compared["differences"]).as_py(), "difference")
     return (
         f"{counted(verified.transactions, 'transaction')} of epochs {verified.first_epoch} to "
-        f"{verified.last_epoch}, run again in {verified.seconds:.1f} s: {found}"
+        f"{verified.last_epoch}, run again in {verified.seconds:.1f} s: {result}"
     )
 
 

@@ -59,7 +59,7 @@ def most_telling(lake: OpenLake) -> str:
 
     Errors: LakeError if there is no transaction yet.
     """
-    found = lake.sql(
+    examples = lake.sql(
         """
         SELECT h.transaction_id FROM halves h
         LEFT JOIN outcomes o ON h.queue_id = o.queue_id AND h.queue_offset = o.queue_offset
@@ -70,9 +70,9 @@ def most_telling(lake: OpenLake) -> str:
           count(c.check_id) DESC, min(h.epoch), h.transaction_id LIMIT 1
         """
     )
-    if found.is_empty():
+    if examples.is_empty():
         raise LakeError(f"the lake {lake.lake.path} has no transaction that can be read yet")
-    return str(found.item())
+    return str(examples.item())
 
 
 def life(lake: OpenLake, target: str) -> pl.DataFrame:

@@ -36,7 +36,7 @@ class EpochLog:
         self._tables: dict[str, TableVersion] = {}
         self._next_offsets: dict[tuple[str, int], int] = {}
 
-    def take_up(self, progress: Progress) -> None:
+    def resume_from(self, progress: Progress) -> None:
         """Goes on after the newest row, from the committed offsets and tables."""
         self._digest = progress.digest
         self._tables = dict(progress.tables)

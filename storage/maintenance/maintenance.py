@@ -90,7 +90,7 @@ class Maintenance:
         self._removed_at: dict[str, float] = {}
         self._vacuumed_at: dict[str, float] = {}
 
-    def take_up(self, plan: Plan) -> None:
+    def resume_from(self, plan: Plan) -> None:
         """Takes a committed plan: rows that are old by its floor and its clock are deleted."""
         self._expired_epoch = plan.floor.deleted
         self._at_ms = plan.epoch_at

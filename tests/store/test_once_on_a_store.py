@@ -46,7 +46,7 @@ def driver(place: LakeLocation) -> Lake:
 
 def log_of(lake: Lake) -> EpochLog:
     log = EpochLog(lake)
-    log.take_up(read_progress(lake))
+    log.resume_from(read_progress(lake))
     return log
 
 

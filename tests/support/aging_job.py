@@ -62,7 +62,7 @@ class AgingJob(WholeJob):
         limits = replace(NOW_GONE, retention_ms=RETENTION_MS, topics=self.topics)
         maintenance = Maintenance(lake, limits, before_deletion)
         if self.last is not None:
-            maintenance.take_up(self.last)
+            maintenance.resume_from(self.last)
         return maintenance
 
     def die_behind_a_step(self, table: str) -> bool:

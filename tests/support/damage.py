@@ -54,7 +54,7 @@ class WholeJob(InMemoryJob):
 
     def _take_up(self, progress: Progress) -> None:
         log = self._log
-        log.take_up(progress)
+        log.resume_from(progress)
 
         def commit(plan: Plan, *_: object) -> None:
             type(log).commit(log, plan, self._offsets(), self._counts(), {})

@@ -113,7 +113,7 @@ def test_commit_whose_answer_was_lost_is_not_made_twice(
 
 def log_of(path: str) -> EpochLog:
     log = EpochLog(Lake(path))
-    log.take_up(NO_PROGRESS)
+    log.resume_from(NO_PROGRESS)
     return log
 
 
@@ -129,7 +129,7 @@ def test_of_two_drivers_that_commit_an_epoch_the_second_stops(path: str) -> None
     first = log_of(path)
     first.plan(plan(1, "one"))
     second = EpochLog(Lake(path))
-    second.take_up(read_progress(Lake(path)))
+    second.resume_from(read_progress(Lake(path)))
     second.commit(plan(1, "two"), {}, {}, {})
     with pytest.raises(OwnerError, match=r"^epoch 1 was committed by two: another driver writes"):
         first.commit(plan(1, "one"), {}, {"checks": 1}, {})

@@ -98,7 +98,7 @@ def maintain(
     maintenance = Maintenance(lake, replace(NOW_GONE, topics=topics), published=lambda _: published)
     plan = read_progress(lake).last
     assert plan is not None
-    maintenance.take_up(plan)
+    maintenance.resume_from(plan)
     maintenance.alter({"orders": configs} if configs else {})
     done = StepResult()
     for table in maintenance.tables():
@@ -221,7 +221,7 @@ def test_a_crash_behind_any_step_leaves_a_sound_lake(job: WholeJob) -> None:
     crashes = 0
     while True:
         maintenance = Maintenance(Lake(job.lake.path, is_driver=True), limits)
-        maintenance.take_up(plan)
+        maintenance.resume_from(plan)
         done = next(maintenance.steps("topics/1", is_full=True), StepResult())
         require_sound(job)
         if not (done.rows_expired or done.merges):
