@@ -161,10 +161,9 @@ def _why(log: str) -> str:
 
 def _dependency(coordinates: str, *, transitive: bool) -> str:
     organisation, artifact, revision, *classifier = coordinates.split(":")
-    artifacts = "".join(
-        f'<artifact name={quoteattr(artifact)} type="jar" ext="jar" m:classifier={quoteattr(part)}/>'
-        for part in classifier
-    )
+    jar = f'<artifact name={quoteattr(artifact)} type="jar" ext="jar"'
+    artifacts = "".join(f"{jar} m:classifier={quoteattr(part)}/>" for part in classifier)
+
     return (
         f"    <dependency org={quoteattr(organisation)} name={quoteattr(artifact)}"
         f' rev={quoteattr(revision)} transitive="{str(transitive).lower()}"'
