@@ -216,8 +216,8 @@ class Destination:
             )
         if described.partitions != 1:
             raise PublishError(
-                f"the progress topic {name} has {described.partitions} partitions: its records are "
-                "read in the order of one; name another"
+                f"the progress topic {name} has {counted(described.partitions, 'partition')}: its "
+                "records are read in the order of one; name another"
             )
 
     def make(self, topic: str, queues: int, record_bytes_max: int) -> None:

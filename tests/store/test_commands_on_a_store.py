@@ -92,6 +92,12 @@ def conf(lake: StoredLake, tmp_path: Path) -> str:
     return lake.conf(tmp_path)
 
 
+def without_consumers(text: str) -> str:
+    """Returns a text without its lines on consumer groups, whose offsets no rebuild copies."""
+    lines = text.split("\n")
+    return "\n".join(line for line in lines if "consumer group" not in line)
+
+
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_a_command_says_the_same_of_a_lake_in_a_store(
     conf: str, lake: StoredLake, local_lake: str, tmp_path: Path, words: tuple[str, ...]
@@ -110,7 +116,7 @@ def test_a_command_says_the_same_of_a_lake_in_a_store(
     elif "--verify" in words:
         assert (json.loads(there)["is_equal"], json.loads(here)["is_equal"]) == (True, True)
     else:
-        assert there == here
+        assert without_consumers(there) == without_consumers(here)
 
 
 def test_the_console_shows_the_same_of_a_lake_in_a_store(
@@ -123,8 +129,9 @@ def test_the_console_shows_the_same_of_a_lake_in_a_store(
     for path in ("/dead", "/transactions?state=all&since=any", "/story?of=silent", "/delayed"):
         shown = there.get(path)
         assert shown.status_code == 200, shown.text
-        assert shown.text.replace(lake.uri, "LAKE") == here.get(path).text.replace(
-            local_lake, "LAKE"
+        expected = here.get(path).text
+        assert without_consumers(shown.text.replace(lake.uri, "LAKE")) == without_consumers(
+            expected.replace(local_lake, "LAKE")
         )
 
 
