@@ -64,7 +64,7 @@ def test_t_never_goes_back_when_the_wall_clock_steps(
     # Whoever switches the comparison with the broker's clock off is still safe from going back.
     for shift_s in (TWO_HOURS_S, -TWO_HOURS_S):
         wall.shift_s = shift_s
-        with running(settings, tolerate=frozenset({"clock"})) as job:
+        with running(settings, skip_checks=frozenset({"clock"})) as job:
             send(job)
     rows = [row for row in job.rows("epochs") if row["state"] == "planned"]
     instants = [row["epoch_at"] for row in sorted(rows, key=lambda row: row["epoch"])]

@@ -94,7 +94,7 @@ def test_what_is_in_flight_is_bounded(
     with make_producer(topics, listener, in_flight_max=3, send_timeout_ms=1000) as producer:
         for _ in range(3):
             producer.send_pipelined(MESSAGE, hold)
-        with pytest.raises(SendError, match="3 transactions are in flight"):
+        with pytest.raises(SendError, match="3 transactions in flight"):
             producer.send_pipelined(MESSAGE, hold)
         assert producer.flush(0.05) == 3
         go_on.set()

@@ -67,7 +67,7 @@ def test_records_with_impossible_times_are_rows_with_their_reason(
     wire = KafkaWriter(settings)
     widest = str(2**63 - 1)
     # The job looks at its topics now and then: it is to land these records.
-    with running(settings, tolerate=frozenset({"timestamp_type"})) as job:
+    with running(settings, skip_checks=frozenset({"timestamp_type"})) as job:
         commit(wire, "before")
         wait_for_bodies(job, "before")
         alter(settings, {
