@@ -171,7 +171,6 @@ def add_new_halves(
     A new member takes over the arm, the discard and the deadline of its set. Duplicates and members
     of ended sets are left out.
     Input: HALVES, NEW_HALVES with `age_from_at`, and the frames of this module.
-
     Output: HALVES.
     """
     if new_halves.num_rows == 0:

@@ -96,7 +96,7 @@ _JUDGED_ROWS = pa.schema([VERDICT_ROWS.field(name) for name in _JUDGED_COLUMNS])
 def choose_winner(verdicts: pa.Table, units: pa.Table, parameters: Parameters) -> pa.Table:
     """Returns the verdict of test 8 on valid COMMITs and ROLLBACKs.
 
-    Input: the frames of `verdicts` and `set_units`.
+    Input: the frames of `validate` and `set_units`.
     Output: queue_id, op_queue_offset, position, half_queue_offset, unit_offset, decision, cause and
     `verdict`: `wins`, `waits`, or the reason of a conflict.
     """

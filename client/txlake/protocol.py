@@ -1,8 +1,8 @@
 """The wire form: names, numbers and patterns that producers, consumers and the job share.
 
 Source: RocketMQ's `MessageConst`, `MessageSysFlag` and `TopicValidator` (4.6.0 / 5.1.2) for the
-names and numbers; PROTOCOL.md for what each header means. This module imports only the standard
-library.
+names and numbers; docs/protocol/wire.md for the meaning of each header. This module imports only
+the standard library.
 """
 
 from __future__ import annotations

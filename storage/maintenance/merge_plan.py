@@ -7,8 +7,8 @@ their epochs, so that a merged file covers a narrow range of epochs and offsets.
 
 Files are deleted whole when all their rows are old. So rows of different spans of time are never
 merged: a span is a part of the retention. When a span has passed, all its small files become one.
-A file that is old and still there is held for some row. It is never merged again: the rows that it
-is merged with would stay as long.
+A file that is old and still there has a pinned row. It is never merged again: the rows that it is
+merged with would stay as long.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class MergeLimits:
 
 
 def merged_name(files: Sequence[TableFile], is_final: bool) -> str:
-    """Returns a name for a new file that tells its level; a closed one is never merged again."""
+    """Returns a name for a new file that tells its level; a final one is never merged again."""
     level = 1 + max(file.level for file in files)
     return f"{_CLOSED if is_final else ''}merged-{level}-{uuid.uuid4().hex}.parquet"
 
