@@ -59,7 +59,7 @@ _SECTIONS: Final = {
 }
 _CTRL_C: Final = 130
 _MODULE_BY_COMMAND: Final = {
-    name: module for section in _SECTIONS.values() for name, module in section.items()
+    name: module for section in _SECTIONS.values() for name, module in section.items() if module
 }
 
 

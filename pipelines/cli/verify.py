@@ -74,7 +74,6 @@ def verify(
 
 def as_json(report: Report) -> dict[str, Any]:
     """Returns a report as plain values."""
-
     invariants = [
         {
             "name": finding.invariant.name,
@@ -87,6 +86,7 @@ def as_json(report: Report) -> dict[str, Any]:
     ]
 
     return {
+        "lake_id": report.lake_id,
         "epochs": [report.first_epoch, report.last_epoch],
         "is_sound": report.is_sound,
         "numbers": report.numbers,

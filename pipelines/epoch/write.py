@@ -1,7 +1,7 @@
 """A decision applied: landed files committed, decided rows written, messages delivered.
 
-Each (table, epoch) is committed once (`LakeTable.once`). A table that holds the epoch is skipped:
-the decision is a function of the plan, so the table has the rows that would be written.
+Each (table, epoch) is committed once (`LakeTable.commit_once`). A table that holds the epoch is
+skipped: the decision is a function of the plan, so the table has the rows that would be written.
 """
 
 from __future__ import annotations

@@ -137,7 +137,6 @@ def _status(unit: Unit, messages: Iterable[MessageReport]) -> str:
         return DISCARDED if is_discarded else PENDING
 
     outcomes = {end["outcome"] for end in unit.ends.values()}
-    outcomes = {end["outcome"] for end in unit.ends.values()}
     return COMMITTED if COMMITTED in outcomes else ROLLED_BACK
 
 

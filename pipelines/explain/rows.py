@@ -103,7 +103,10 @@ def latest_committed(lake: Lake) -> tuple[int, dict[int, Plan]]:
 
 
 def set_key(half: Row) -> tuple[object, ...]:
-    """Returns the key of a half's set, empty for a half alone (PROTOCOL.md "Sets", line 1)."""
+    """Returns the key of a half's set, empty for a half alone.
+
+    Source: docs/protocol/rules.md "Sets", line 1.
+    """
     if half["error"] is not None or half["tran_size"] is None:
         return ()
     return tuple(half[c] for c in ("queue_id", "producer_group", "transaction_id", "tran_size"))

@@ -1,7 +1,7 @@
 """One driver's part in the election: its membership in the group of a lake's drivers.
 
 A driver that does not know yet that it was replaced is kept out by Delta's transaction identifiers
-(`LakeTable.once`).
+(`LakeTable.commit_once`).
 """
 
 from __future__ import annotations

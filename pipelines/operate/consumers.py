@@ -1,4 +1,4 @@
-"""The offset from which a consumer group reads on: set by an operator's compare-and-set.
+"""The offset from which a consumer group reads on, set by an operator: the SDK's compare-and-set.
 
 Each queue gets a new generation without an owner. So a consumer that holds it, and was not seen,
 learns at its next commit that its generation is over.

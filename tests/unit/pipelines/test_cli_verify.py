@@ -61,6 +61,7 @@ def test_json_has_every_invariant_with_its_numbers(violated: Lake) -> None:
     result = txlake("--lake", violated.path, "--output", "json")
     assert result.exit_code == 3
     report = json.loads(result.output)
+    assert report["lake_id"] == violated.lake_id()
     assert (report["is_sound"], report["epochs"]) == (False, [1, 12])
     assert [i["name"] for i in report["invariants"]] == [i.name for i in (*INVARIANTS, *RECORDED)]
     (found,) = [i for i in report["invariants"] if i["violations"]]
