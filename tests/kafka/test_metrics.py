@@ -107,8 +107,7 @@ def test_metrics_agree_with_the_tables_of_the_lake_and_are_true_from_the_start(
         later.setattr("time.time_ns", lambda: now + ANSWER_MS * 1_000_000)
         told = json.loads(said("status", "--lake", job.lake.path, "-o", "json"))
     assert {problem["name"]: problem["words"] for problem in told["problems"]} == {
-        "group_silent": "group shop has not answered its newest 5 checks; 1 of its halves are "
-        "pending",
+        "group_silent": "group shop has not answered its newest 5 checks, with 1 half pending",
         "given_up": "halves that are given up and can still be ended or resumed: 5",
         "undeliverable": "committed messages that wait for an operator: 1",
     }
