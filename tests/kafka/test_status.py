@@ -85,7 +85,9 @@ def test_status_tells_the_driver_the_lag_and_that_no_epoch_comes(
     text = CliRunner().invoke(main, ["status", "--conf", conf]).output
     assert re.match(r"\d problems?\n", text) and "active: none" in text
     assert f"{NAME}-half: 3 records, 1 h" in text
-    assert re.search(r"^  no_epoch: no epoch was committed for 1 h, and 3 records wait", text, re.M)
+    assert re.search(
+        r"^  no_epoch: no epoch was committed for 1 h, with 3 records wait", text, re.M
+    )
     assert re.search(r"^  pending_old: the oldest pending half was stored 1 h ago$", text, re.M)
     assert re.search(r"^  lag: the job is 1 h behind Kafka: 3 records wait$", text, re.M)
     assert "no_check_topic" not in text  # nobody is ever asked
