@@ -89,7 +89,7 @@ def test_status_tells_the_driver_the_lag_and_that_no_epoch_comes(
         r"^  no_epoch: no epoch was committed for 1 h, with 3 records wait", text, re.M
     )
     assert re.search(r"^  pending_old: the oldest pending half was stored 1 h ago$", text, re.M)
-    assert re.search(r"^  lag: the job is 1 h behind Kafka: 3 records wait$", text, re.M)
+    assert re.search(r"^  lag: the job is 1 h behind Kafka: 3 records waiting$", text, re.M)
     assert "no_check_topic" not in text  # nobody is ever asked
 
     told = run(conf_of(settings, tmp_path), "status")  # where 15 checks are sent
