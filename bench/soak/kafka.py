@@ -71,7 +71,7 @@ class MemoryKafka:
         """Returns where partitions end."""
         return {place: self._ends[place] for place in places}
 
-    def first_offsets(self, places: Iterable[Partition]) -> dict[Partition, int]:
+    def beginning_offsets(self, places: Iterable[Partition]) -> dict[Partition, int]:
         """Returns where partitions began: nobody reads below the committed ends."""
         return dict.fromkeys(places, 0)
 

@@ -1,7 +1,7 @@
 """Replayed rows compared with those of the lake, bit for bit; every difference is named.
 
 Equal tables are compared as columns, which is quick. Only if a column differs, rows are paired by
-Equal tables are compared as columns, which is quick. Only if a column differs, rows are paired by
+their keys and compared one by one.
 """
 
 from __future__ import annotations

@@ -109,6 +109,7 @@ class ArchiveRunner:
         if last is not None and last.epoch == self.copied_floor.epoch:
             # A job's floor rises later, but the deleted rows are not there.
             floor = self.copied_floor
+        if last is not None and snapshot.epoch != last.epoch:
             snapshot = replace(snapshot, changes=snapshot.changes + self.epochs.changes)
 
         return Plan(

@@ -85,7 +85,7 @@ class ScratchLake(BufferedLake):
     def create_table(self, table: str) -> None:
         """Does nothing: `_open` makes a table, and most are never opened."""
 
-    def _held_epoch(self, table: str) -> int:
+    def _epoch_on_disk(self, table: str) -> int:
         return 0
 
     def persist_lookup_tables(self, tables: Collection[str]) -> None:
