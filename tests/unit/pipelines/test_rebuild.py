@@ -23,6 +23,7 @@ from storage.errors import UnfinishedLakeError
 from storage.lake.buffered import BufferedLake
 from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake
+from storage.schemas import STATE_TABLES
 from storage.verify.run import verify as verify_invariants
 from tests.support.epoch_harness import decided_rows_of
 from tests.support.in_memory_job import InMemoryJob
@@ -180,8 +181,14 @@ class TestFiles:
         with pytest.raises(StartError, match="what is between is missing"):
             fill(str(new), self._archive(sound_lake, files, (10, LAST)), identity)
         fill(str(new), self._archive(sound_lake, files, (1, LAST)), identity)
-        assert Lake(str(new)).read("half").num_rows == Lake(str(sound_lake)).read("half").num_rows
+        lake = Lake(str(new))
+        assert lake.read("half").num_rows == Lake(str(sound_lake)).read("half").num_rows
         assert verify(str(new)).is_equal
+        last = read_progress(lake).last
+        assert last is not None
+        before = pc.field("epoch") < last.epoch
+        changes = sum(lake.read(table, where=before).num_rows for table in STATE_TABLES)
+        assert last.snapshot.changes == changes > 0
 
     def test_records_that_contradict_each_other_are_refused(
         self, sound_lake: Path, tmp_path: Path, identity: Identity
