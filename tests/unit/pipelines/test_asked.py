@@ -89,7 +89,7 @@ def test_while_kafka_is_away_a_page_says_why_at_once_and_asks_again(
     assert broker.asked == 2
     broker.error = None
     broker.may_answer.set()
-    asked = questions._questions["lag"]
+    asked = questions._queries["lag"]
     assert asked.answer.result(30) == "answer 2"
     assert questions.ask("lag", broker) == "answer 2"  # it is there
 
@@ -111,4 +111,4 @@ def test_questions_that_nobody_asks_any_more_are_forgotten(clock: Callable[[floa
     for number in range(100):
         questions.ask(("members", number), broker)
         clock(10)
-    assert len(questions._questions) <= 7
+    assert len(questions._queries) <= 7

@@ -219,7 +219,7 @@ def test_an_error_in_counting_stops_no_epoch(
     def broken(*_: object) -> None:
         raise ValueError("broken")
 
-    monkeypatch.setattr(collectors.Collector, "committed", broken)
+    monkeypatch.setattr(collectors.Collector, "add_epoch", broken)
     history = History()
     history.epoch(0)
     assert ReportedHistory().tell(history).samples()["txlake_epochs_total"] == 0

@@ -214,7 +214,7 @@ def test_a_shops_lake_has_the_numbers_of_its_history(
     assert told["delayed"] == shop.states[EPOCHS].delayed.num_rows
     words = {problem["name"]: problem["words"] for problem in told["problems"]}
     assert list(words) == ["group_silent", "given_up", "undeliverable"]
-    assert "has not answered its newest 5 checks; " in words["group_silent"]
+    assert "has not answered its newest 5 checks, with " in words["group_silent"]
     assert words["given_up"] == (
         f"halves that are given up and can still be ended or resumed: {told['discarded']}"
     )
