@@ -45,7 +45,9 @@ def read_junit(path: Path) -> Mapping[Function, float]:
     """Returns the seconds of all functions of a run. Input: pytest's file of `--junitxml`."""
     seconds: defaultdict[Function, float] = defaultdict(float)
     for case in ElementTree.parse(path).iter("testcase"):  # noqa: S314 pytest wrote it
-        file = case.attrib["classname"].replace(".", "/") + ".py"
+        # The name of a class of tests stands behind its module's.
+        module = [part for part in case.attrib["classname"].split(".") if not part[0].isupper()]
+        file = "/".join(module) + ".py"
         function = case.attrib["name"].partition("[")[0]
         seconds[file, function] += float(case.attrib["time"])
     return seconds

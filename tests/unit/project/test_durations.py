@@ -19,7 +19,7 @@ RUN = """<testsuites><testsuite>
 <testcase classname="tests.unit.test_a" name="test_long[another]" time="120.5" />
 <testcase classname="tests.unit.test_a" name="test_short" time="0.5" />
 <testcase classname="tests.unit.test_a" name="test_shorter" time="0.25" />
-<testcase classname="bench.tests.test_b" name="test_other" time="61" />
+<testcase classname="bench.tests.test_b.TestOthers" name="test_other" time="61" />
 </testsuite></testsuites>
 """
 A, B = "tests/unit/test_a.py", "bench/tests/test_b.py"
