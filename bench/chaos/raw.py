@@ -66,7 +66,7 @@ class Teller:
         """Adds a story."""
         heapq.heappush(self._told, (time.monotonic(), next(self._numbers), name, story))
 
-    def take_up(self) -> None:
+    def resume(self) -> None:
         """Goes on with the halves that dead producers left to be discarded."""
         for halves in self._world.journal.silences():
             self.begin("taken_up", after_the_discard(self._world, halves))
@@ -110,7 +110,7 @@ def main() -> None:
     seed = f"{options.seed}/{options.name}"
     world = World(kafka, journal, LakeLook(load(options.conf).lake.place()), seed)
     teller = Teller(world, random.Random(f"{seed}/stories"))
-    teller.take_up()
+    teller.resume()
     stopped_at = None
     while not ended.is_set():
         if stopped_at is None and stop_file.exists():

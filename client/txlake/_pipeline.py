@@ -246,7 +246,7 @@ class Pipeline:
     def _call_on_done(self, half: PipelinedHalf, result: Any) -> None:
         try:
             half.on_done(result)  # type: ignore[misc]  # it has one: it was queued for it
-        except BaseException:
+        except BaseException:  # the user's code; the thread goes on for the other halves
             log.exception("on_done of transaction %s failed", half.transaction_id)
             self.note_failure()
         self.release()

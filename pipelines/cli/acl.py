@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipelines.cli.options import conf_option, require, settings_of
+from pipelines.cli.options import conf_option, refuse_if, settings_of
 from pipelines.output import print_line
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def print_acls(
             raise click.UsageError(f"--group {group!r}: a group's name is {GROUP_PATTERN}")
 
     chosen = roles or ROLES
-    require(
+    refuse_if(
         {
             "--producer-bytes is printed as a command: without --store and -o": bool(producer_bytes)
             and (store or output != _FORMS[0]),

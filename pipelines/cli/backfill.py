@@ -7,7 +7,7 @@ import json
 
 import click
 
-from pipelines.cli.options import conf_option, output_option, require, settings_of
+from pipelines.cli.options import conf_option, output_option, refuse_if, settings_of
 from pipelines.cli.replay import print_rebuilt, register_with_spark_submit
 from pipelines.output import instant, now_ms
 
@@ -74,7 +74,7 @@ def backfill(
     paths = {"half": half, "op": op, "schedule": schedule, "admin": admin}
     files = {kind: path for kind, path in paths.items() if path is not None}
     bounds = (from_time, to_time, from_offsets, to_offsets)
-    require(
+    refuse_if(
         {
             "files are taken whole: no --from or --to beside them": bool(files)
             and any(bound is not None for bound in bounds),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipelines.cli.option_types import Duration
-from pipelines.cli.options import options_as, require
+from pipelines.cli.options import options_as, refuse_if
 from pipelines.cli.write_options import WriteOptions
 from pipelines.errors import OperatorError
 from pipelines.output import now_ms, print_json, print_rows
@@ -38,7 +38,7 @@ class BulkOptions:
         """Refuses all but one target, or filters with --max."""
         filters = (self.group, self.topic, self.keys, self.older_than)
         has_filters = any(value is not None for value in filters)
-        require(
+        refuse_if(
             {
                 (
                     "name one target, or choose several by --group, --topic, --keys, --older-than"

@@ -91,7 +91,7 @@ def conf_of(text: str, *, others: tuple[str, ...] = ("lake_path",), **more: Any)
     )
 
 
-def require(wrong: Mapping[str, bool]) -> None:
+def refuse_if(wrong: Mapping[str, bool]) -> None:
     """Raises click's usage error with the first sentence whose condition holds."""
     for sentence, holds in wrong.items():
         if holds:

@@ -13,7 +13,7 @@ import click
 from pipelines.cli.options import (
     conf_option,
     print_list,
-    require,
+    refuse_if,
     rows_option,
     settings_of,
     stack_options,
@@ -39,7 +39,7 @@ def publish(context: click.Context, conf: str | None, name: str | None, quiet: b
     Of several processes of one name Kafka elects the active one; the others stand by.
     """
     if context.invoked_subcommand is not None:
-        require(
+        refuse_if(
             {
                 "options stand behind the command: txlake publish status --conf FILE": bool(
                     conf or name or quiet

@@ -13,7 +13,7 @@ from pipelines.cli.options import (
     lake_option,
     location_from_options,
     output_option,
-    require,
+    refuse_if,
     settings_of,
 )
 from pipelines.cli.verify import VIOLATED, epochs_option
@@ -68,7 +68,7 @@ def replay(
     """
     is_all = epochs == (1, EPOCH_MAX)
     modes = (is_verify, into is not None, bool(changes))
-    require(
+    refuse_if(
         {
             "name one: --verify, --into NEW_LAKE, or --what-if KEY=VALUE": modes.count(True) != 1,
             "only --verify can begin later than with epoch 1": not is_verify and epochs[0] != 1,

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from pipelines.cli.options import conf_of, require
+from pipelines.cli.options import conf_of, refuse_if
 from pipelines.jvm.cluster import cluster_conf, environment_conf, write_environment
 from pipelines.jvm.jars import class_path
 from pipelines.jvm.java import java_home
@@ -122,7 +122,7 @@ def spark_submit(
 
     After `--` another COMMAND: `-- replay --lake lake --verify`, `-- backfill --conf FILE`.
     """
-    require(
+    refuse_if(
         {
             "name the job's settings, --conf FILE, or a command after --": (conf is None)
             == (not command),

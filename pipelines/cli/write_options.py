@@ -19,7 +19,7 @@ from pipelines.cli.options import (
     open_intact_lake,
     options_as,
     output_option,
-    require,
+    refuse_if,
     settings_of,
 )
 from pipelines.errors import OperatorError
@@ -183,7 +183,7 @@ def actor_and_reason(actor: str | None, reason: str) -> tuple[str, str]:
     """
     actor = _login() if actor is None else actor.strip()
     reason = reason.strip()
-    require(
+    refuse_if(
         {
             "--actor is empty: name who writes this": not actor,
             "--reason is empty: give a reason": not reason,

@@ -31,7 +31,7 @@ class _PendingQuery:
     def run(self, query: Callable[[], Any]) -> None:
         try:
             reply = query()
-        except BaseException as error:
+        except BaseException as error:  # raised to the pages that wait for the reply
             self.ended_at = monotonic()
             self.answer.set_exception(error)
         else:

@@ -152,14 +152,14 @@ class Archive:
         names = [name for name in schema.names if name in self._datasets[kind].schema.names]
         is_message = kind in (HALF, SCHEDULE)
         rows = self._rows(kind, names, ranges, CHUNK_BYTES if is_message else None)
-        is_heavy = rows is None
+        is_large = rows is None
 
         if rows is None:
             narrow = [name for name in names if name not in HEAVY]
             rows = self._rows(kind, narrow, ranges, None)
 
         assert rows is not None
-        return _deduplicated(kind, to_rows(rows, schema)), is_heavy
+        return _deduplicated(kind, to_rows(rows, schema)), is_large
 
     def _rows(
         self, kind: str, names: list[str], ranges: list[Range], bytes_max: int | None

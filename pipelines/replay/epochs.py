@@ -215,7 +215,7 @@ class ReplayedEpochs(EpochCommitter):
         self._messages = messages
         self._recorded = asker
         self._recorded_snapshot: int | None = None
-        self._is_heavy = False
+        self._is_streamed = False
 
     def undeliverable_tables(self) -> list[str]:
         """Returns the table of TRANS_UNDELIVERABLE_TOPIC, if there is one: commands read it."""
@@ -251,7 +251,7 @@ class ReplayedEpochs(EpochCommitter):
             self.log.plan(plan)
 
         self._recorded_snapshot = snapshot
-        self._is_heavy = is_streamed
+        self._is_streamed = is_streamed
         self.finish(PlannedEpoch(plan, Batch(dict(records)), StepTimer()))
 
     def _applier(self, plan: Plan, batch: Batch) -> EpochWriter:
@@ -263,7 +263,7 @@ class ReplayedEpochs(EpochCommitter):
             self._sizes,
             self._due(plan),
             source=self._messages,
-            is_streamed=self._is_heavy,
+            is_streamed=self._is_streamed,
         )
 
     def _snapshot(self, plan: Plan) -> int | None:

@@ -45,14 +45,14 @@ class WholeJob(InMemoryJob):
 
     def __init__(self, path: Path, **parameters: Any) -> None:
         super().__init__(path, **parameters)
-        self._take_up(NO_PROGRESS)
+        self._resume_from(NO_PROGRESS)
 
     def go_on_in(self, lake: Lake) -> None:
         """Write the next epochs into another lake, which has the same ones."""
         self.lake, self._log = lake, EpochLog(lake)
-        self._take_up(read_progress(lake))
+        self._resume_from(read_progress(lake))
 
-    def _take_up(self, progress: Progress) -> None:
+    def _resume_from(self, progress: Progress) -> None:
         log = self._log
         log.resume_from(progress)
 
