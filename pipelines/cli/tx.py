@@ -25,7 +25,7 @@ from txlake.protocol import COMMIT, ROLLBACK, RecordTarget
 
 if TYPE_CHECKING:
     from pipelines.explain.rows import Row
-    from pipelines.explain.target import Transaction
+    from pipelines.explain.target import ExplainTarget
     from storage.lake.lake import Lake
 
 _HOUR_MS = 3_600_000
@@ -106,9 +106,9 @@ def explain(
 ) -> None:
     """Tell all that happened to TARGET, and why.
 
-    TARGET is a transaction id, <queue>-<offset> or half:<queue>-<offset> of a half, or
-    schedule:<queue>-<offset>. Where several transactions have the KEYS they are listed; for
-    programs always.
+    TARGET is a transaction id, <queue>-<offset> or half:<queue>-<offset> of a half,
+    schedule:<queue>-<offset>, or undeliverable:<offset> of a message that could not be delivered.
+    Where several transactions have the KEYS they are listed; for programs always.
     """
     if (target is None) == (keys is None):
         raise click.UsageError("name one: a transaction id, <queue>-<offset>, or --keys KEY")
@@ -121,7 +121,7 @@ def explain(
 
 
 def _show_target(
-    lake: Lake, target: RecordTarget | Transaction, limit: int, output: str, target_text: str
+    lake: Lake, target: ExplainTarget, limit: int, output: str, target_text: str
 ) -> None:
     """Prints the story of each unit of a target. Errors: OperatorError if there is none."""
     from pipelines.explain.fetch import find
@@ -241,7 +241,7 @@ def _end(decision: str, text: str | None, bulk: BulkOptions, writing: WriteOptio
     bulk.write(writing, target, pending_targets, preview)
 
 
-def _target(text: str) -> RecordTarget | Transaction:
+def _target(text: str) -> ExplainTarget:
     from pipelines.explain.target import parse_target
 
     try:

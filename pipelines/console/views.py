@@ -19,7 +19,7 @@ from pipelines.explain.fetch import find, find_by_keys
 from pipelines.explain.report import Report, nothing_found, reports
 from pipelines.explain.rows import Row
 from pipelines.explain.show import lines
-from pipelines.explain.target import Transaction, parse_target
+from pipelines.explain.target import ExplainTarget, parse_target
 from pipelines.explain.units import only_target
 from pipelines.health import (
     conflicts,
@@ -171,7 +171,7 @@ def story(request: Request) -> Response:
     """Shows all that happened to a transaction, and why."""
     query = request.query_params.get("of", "").strip()
     try:
-        target: RecordTarget | Transaction = parse_target(query)
+        target: ExplainTarget = parse_target(query)
     except ValueError as error:
         raise query_params.BadQueryError(str(error)) from error
 

@@ -6,7 +6,7 @@ half written, are read too: their epoch distinguishes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,7 @@ from pipelines.epoch.recorded_state import latest_rows, read_state, read_state_l
 from pipelines.explain.consumer_positions import read_positions
 from pipelines.explain.operations import find_operations
 from pipelines.explain.rows import LakeRows, Row, latest_committed, set_key, to_dicts
-from pipelines.explain.target import Transaction
+from pipelines.explain.target import ExplainTarget, Transaction
 from storage.errors import MissingTableError
 from storage.lake.aging import snapshot_before
 from storage.lake.history import read_plans
@@ -76,7 +76,7 @@ _READERS = 4
 _TRIES = 3
 
 
-def find(lake: Lake, target: p.RecordTarget | Transaction) -> LakeRows:
+def find(lake: Lake, target: ExplainTarget) -> LakeRows:
     """Returns all rows of a lake about a target; no messages if the lake has none of it.
 
     An epoch that is committed while its rows are read might be read in part: it is read again.
@@ -105,11 +105,13 @@ def find(lake: Lake, target: p.RecordTarget | Transaction) -> LakeRows:
     )
 
 
-def _find(lake: Lake, pool: ThreadPoolExecutor, target: p.RecordTarget | Transaction) -> LakeRows:
+def _find(lake: Lake, pool: ThreadPoolExecutor, target: ExplainTarget) -> LakeRows:
     catalog = pool.submit(read_rows, lake, "catalog", ["topic", "table_id"], {})
     epoch, epochs = latest_committed(lake)
-    messages, elsewhere = _find_messages(lake, target)
     table_ids = {row["topic"]: row["table_id"] for row in catalog.result().to_pylist()}
+
+    record = _undeliverable_record(lake, table_ids, target)
+    messages, elsewhere = ([], ()) if record is None else _find_messages(lake, record)
     rows = LakeRows(epoch, epochs, messages, elsewhere, table_ids=table_ids)
 
     if messages:
@@ -125,6 +127,27 @@ def find_by_keys(lake: Lake, keys: str) -> list[Row]:
 
     matching = [row for row in rows if row["keys"] == keys or keys in row["keys"].split()]
     return sorted(matching, key=itemgetter("stored_at", "queue_id", "queue_offset"))
+
+
+def _undeliverable_record(
+    lake: Lake, table_ids: Mapping[str, int], target: ExplainTarget
+) -> p.RecordTarget | Transaction | None:
+    """Returns the record that an undeliverable message comes from, or any other target as it is.
+
+    Output: None if the lake has no such message.
+    """
+    if not isinstance(target, p.UndeliverableTarget):
+        return target
+    if p.UNDELIVERABLE_TOPIC not in table_ids:
+        return None
+
+    table = f"topics/{table_ids[p.UNDELIVERABLE_TOPIC]}"
+    require_readable(lake, [table])
+    rows = read_rows(lake, table, _COPY_COLUMNS, {"queue_offset": [target.queue_offset]})
+    for row in to_dicts(rows):
+        return p.RecordTarget(row["source"], row["half_queue_id"], row["half_queue_offset"])
+
+    return None
 
 
 def _find_messages(

@@ -14,12 +14,19 @@ from pipelines.explain import rule_texts
 from pipelines.explain.reasons import Reason, why_not_delivered, why_not_ended
 from pipelines.explain.rows import LakeRows, Row
 from pipelines.explain.rule_texts import Rule
-from pipelines.explain.target import Transaction
+from pipelines.explain.target import ExplainTarget, Transaction
 from pipelines.explain.timeline import Event, events
 from pipelines.explain.units import Unit, units_of
 from storage.lake.floor import Floor
 from storage.wire.record_kinds import HALF
-from txlake.protocol import ACCEPT_LOSS, LostTarget, RecordTarget, command_target
+from txlake.protocol import (
+    ACCEPT_LOSS,
+    UNDELIVERABLE_TOPIC,
+    LostTarget,
+    RecordTarget,
+    UndeliverableTarget,
+    command_target,
+)
 
 PENDING = "PENDING"
 _NOT_DELIVERED = {"undeliverable": "UNDELIVERABLE", "cancelled": "CANCELLED"}
@@ -256,11 +263,14 @@ def _compared_values(unit: Unit, row: Row) -> str:
     )
 
 
-def nothing_found(rows: LakeRows, target: RecordTarget | Transaction, lake_path: str) -> str:
+def nothing_found(rows: LakeRows, target: ExplainTarget, lake_path: str) -> str:
     """Returns the sentence that a target is not in the lake, and how far the lake is."""
     where = f"in the lake {lake_path}, which stands at epoch {rows.epoch}"
     if isinstance(target, Transaction):
         return f"no half and no schedule record has transaction id {target.transaction_id} {where}"
+
+    if isinstance(target, UndeliverableTarget):
+        return f"there is no offset {target.queue_offset} in {UNDELIVERABLE_TOPIC} {where}"
 
     name = f"{target.kind} {target.queue_id}-{target.queue_offset}"
     newest = rows.newest

@@ -106,7 +106,7 @@ def test_a_target_is_a_record_or_a_transaction(
     assert parse_target(text) == expected
 
 
-@pytest.mark.parametrize("text", ["half:1", "a b", "", "undeliverable:3", "topic:a:1", "1-2-é"])
+@pytest.mark.parametrize("text", ["half:1", "a b", "", "undeliverable:1-3", "topic:a:1", "1-2-é"])
 def test_what_is_no_target_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no transaction id"):
         parse_target(text)

@@ -102,6 +102,10 @@ def test_what_is_not_there_is_one_sentence_and_exit_code_1(
         f"Error: no half and no schedule record has transaction id nobody in the lake "
         f"{job.lake.path}, which stands at epoch 1\n"
     )
+    assert said("tx", "explain", "undeliverable:0", "--lake", job.lake.path, code=1) == (
+        f"Error: there is no offset 0 in TRANS_UNDELIVERABLE_TOPIC in the lake {job.lake.path}, "
+        "which stands at epoch 1\n"
+    )
     nowhere = str(tmp_path / "nowhere")
     assert said("tx", "explain", "x", "--lake", nowhere, code=1) == (
         f"Error: {nowhere} is not a lake: `txlake run` makes one there\n"

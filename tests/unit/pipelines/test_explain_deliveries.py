@@ -109,6 +109,21 @@ def test_an_undeliverable_message_says_why_and_what_to_do(
     assert "`txlake dead resume undeliverable:0`" in str(wait)
 
 
+@pytest.mark.parametrize("has_other_messages", [False, True])
+def test_an_undeliverable_message_is_found_by_its_own_target(
+    tmp_path: Path, has_other_messages: bool
+) -> None:
+    job = InMemoryJob(tmp_path / "lake", auto_create_topics=False)
+    if has_other_messages:
+        job.end(COMMIT, job.half("another"))
+    job.end(COMMIT, job.half("tx"))
+    job.run()
+
+    report = report_of(job, f"undeliverable:{int(has_other_messages)}")
+
+    assert report == report_of(job, "tx")
+
+
 def test_a_resumed_message_shows_the_command_that_delivered_it(tmp_path: Path) -> None:
     job = InMemoryJob(tmp_path / "lake", auto_create_topics=False)
     job.end(COMMIT, job.half())
