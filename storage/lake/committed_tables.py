@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.errors import RESTORE_HINT, BrokenLakeError
-from storage.lake.epochs import COMMITTED, NAMED_EPOCHS_MAX, PLANNED, Progress, TableVersion
+from storage.lake.epochs import COMMITTED, NAMED_EPOCHS_MAX, PLANNED, TableVersion
 from storage.lake.lake import Lake
+from storage.lake.progress import Progress
 from storage.lake.pruned import Bounds, read_rows
 from storage.lake.table import deleted_rows
 from storage.schemas import SNAPSHOT

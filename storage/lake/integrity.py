@@ -27,8 +27,9 @@ from storage.errors import RESTORE_HINT, BrokenLakeError, MissingTableError
 from storage.lake.chain import chain_order, digest_of
 from storage.lake.committed_tables import CommittedTables, read_committed_tables
 from storage.lake.datasets import dataset_of, file_stats
-from storage.lake.epochs import NO_PROGRESS, Progress, TableVersion, read_progress
+from storage.lake.epochs import TableVersion
 from storage.lake.lake import Lake
+from storage.lake.progress import NO_PROGRESS, Progress, read_progress
 from storage.lake.table import deleted_rows
 from storage.schemas import TABLES
 from txlake._counted import counted

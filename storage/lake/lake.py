@@ -66,7 +66,7 @@ class Lake:
             SmallFileCache(self.place) if is_driver and not self.place.is_local else None
         )
 
-        self.stock = RowCounts(
+        self.row_counts = RowCounts(
             lambda table: self.table(table).version(), lambda table: self.table(table).rows()
         )
 
@@ -233,10 +233,10 @@ class Lake:
     def _count_rows(self, table: str, rows: int, is_committed: bool) -> int:
         """Counts rows that were to be committed. Output: how many were."""
         if not is_committed:
-            self.stock.invalidate(table)
+            self.row_counts.invalidate(table)
             return 0
 
-        self.stock.add(table, rows)
+        self.row_counts.add(table, rows)
         return rows
 
     def _commit(self, table: str, rows: pa.Table, epoch: int | None) -> bool:
@@ -276,7 +276,7 @@ class Lake:
 
         for opened in tuple(self._tables.values()):
             opened.reset()
-        self.stock.clear()
+        self.row_counts.invalidate_all()
 
 
 def append_rows(
