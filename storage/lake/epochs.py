@@ -16,7 +16,7 @@ import datetime as dt
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
@@ -27,7 +27,6 @@ from storage.rows import instant, milliseconds
 from storage.schemas import EPOCHS, SNAPSHOT, STATE_TABLES
 
 PLANNED, COMMITTED = "planned", "committed"
-NAMED_EPOCHS_MAX: Final = 500  # the most epochs that settings allow between two rows that name all
 Place = tuple[str, int]
 
 

@@ -148,6 +148,10 @@ class Lake:
         self._majority_lake_id = self._majority_lake_id or choose_lake_id(self)
         return self._majority_lake_id
 
+    def table_lake_id(self, table: str) -> str:
+        """Returns the id of the lake that a table belongs to; empty if it cannot be read."""
+        return self.table(table).lake_id()
+
     def create_tables(self) -> None:
         """Makes the tables that are missing, `lake` as the last.
 
