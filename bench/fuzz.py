@@ -35,8 +35,8 @@ from pipelines.kafka_client.admin import KafkaAdmin
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings, parse
 from storage import schemas
-from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake
+from storage.lake.progress import read_progress
 from storage.verify.run import verify
 from storage.wire.record_kinds import HALF, KINDS, OP
 from txlake import protocol as p

@@ -25,9 +25,10 @@ from confluent_kafka import Consumer, TopicPartition
 
 from checker.frames import RULE_VERSION
 from pipelines.local_broker.broker import Broker
-from storage.lake.epoch_log import EpochLog
+from storage.lake.epoch_log import write_commit, write_plan
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
+from storage.lake.progress import NO_PROGRESS
 from storage.rows import instant
 from storage.schemas import CATALOG, HALF, TOPIC
 from txlake.protocol import QUEUE_OFFSET
@@ -44,7 +45,7 @@ class BenchLake:
     def __init__(self, path: Path, body_bytes: int) -> None:
         self.lake = Lake(str(path))
         self.lake.create(instant(time.time_ns() // _MS))
-        self._log = EpochLog(self.lake)
+        self._progress = NO_PROGRESS
         self._body_bytes = body_bytes
         self._random = np.random.default_rng(1)
         self.epoch = 0
@@ -56,7 +57,7 @@ class BenchLake:
         at = time.time_ns() // _MS
         plan = Plan(self.epoch, at, {}, {}, (), "cluster", {}, {"wire": {"topics": {}}}, "bench",
                     RULE_VERSION)  # fmt: skip
-        self._log.plan(plan)
+        self._progress = write_plan(self.lake, self._progress, plan)
         each = messages // QUEUES
         offsets = np.tile(np.arange(self._next, self._next + each), QUEUES)
         queues = np.repeat(np.arange(QUEUES), each)
@@ -88,7 +89,8 @@ class BenchLake:
         self.lake.append("topics/1", _table(message, TOPIC, count), self.epoch)
         self._next += each
         ends = {(TOPIC_NAME, queue): self._next for queue in range(QUEUES)}
-        self._log.commit(plan, ends, {"committed": count}, {})
+        counts = {"committed": count}
+        self._progress = write_commit(self.lake, self._progress, plan, ends, counts, {})
 
     def _bodies(self, count: int) -> list[bytes]:
         """Returns bodies like JSON: half of each is random."""

@@ -5,27 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.chaos import consumer, producer, raw
 from bench.chaos.names import CONSUMED, CONSUMER, DRIVERS, RAW, TOPIC_QUEUES
 from bench.chaos.settings import dealt, of_cluster, settings_text
+from bench.chaos.stage import Stage
 from pipelines.operate.records import command, write
 from pipelines.settings import load
 from tests.support.processes import Process
 from txlake.protocol import CREATE_TOPIC
 
-if TYPE_CHECKING:
-    from bench.chaos.run import Chaos
-
 
 class Programs:
     """Starts the programs of one run; each start has a number, and a log of its own."""
 
-    def __init__(self, chaos: Chaos, master: str | None) -> None:
-        self._chaos, self._master = chaos, master
+    def __init__(self, stage: Stage, master: str | None) -> None:
+        self._stage, self._master = stage, master
         self._starts: Counter[str] = Counter()
-        self.conf = chaos.folder / "lake.toml"  # of the others: where the lake is
         self.settings_dealt: dict[str, int] = {}  # the number of each driver's settings
 
     def deal_settings(self, name: str, *, is_last: bool) -> None:
@@ -33,47 +30,47 @@ class Programs:
         number = max(self.settings_dealt.values(), default=0) + 1
         self.settings_dealt[name] = number
         spark = {} if self._master is None else of_cluster(self._master)
-        self._write(self._conf_of(name), dealt(self._chaos.seed, number, is_last), spark)
+        self._write(self._conf_of(name), dealt(self._stage.seed, number, is_last), spark)
 
     def write_conf(self) -> None:
         """Writes the settings of those that only read the lake."""
-        self._write(self.conf, {}, {})
+        self._write(self._stage.conf, {}, {})
 
     def make_topics(self) -> None:
         """Asks for the topics whose messages have to arrive, also where none is made on its own."""
-        kafka = load(self.conf).kafka
+        kafka = load(self._stage.conf).kafka
         for topic in CONSUMED:
             target = f"topic:{topic}:{TOPIC_QUEUES}"
             write(kafka, command(CREATE_TOPIC, target, "chaos", "before all messages"), "")
 
     def _write(self, path: Path, values: Mapping[str, Any], spark: Mapping[str, str]) -> None:
-        chaos = self._chaos
-        servers = chaos.broker.bootstrap_servers
-        path.write_text(settings_text(values, chaos.lake_section, servers, spark), "utf-8")
+        stage = self._stage
+        servers = stage.broker.bootstrap_servers
+        path.write_text(settings_text(values, stage.lake_section, servers, spark), "utf-8")
 
     def _conf_of(self, driver: str) -> Path:
-        return self._chaos.folder / f"{driver}.toml"
+        return self._stage.folder / f"{driver}.toml"
 
     def start(self, name: str) -> Process:
         """Starts a program."""
         self._starts[name] += 1
         number = self._starts[name]
         module, arguments = self._command(name, f"{name}-{number}")
-        log = self._chaos.folder / "logs" / f"{name}-{number:03}.log"
-        return Process(module, arguments, log, self._chaos.folder / "temp")
+        log = self._stage.folder / "logs" / f"{name}-{number:03}.log"
+        return Process(module, arguments, log, self._stage.folder / "temp")
 
     def _command(self, name: str, name_of_start: str) -> tuple[str, list[str]]:
-        chaos = self._chaos
-        of_start = ["--name", name_of_start, "--seed", str(chaos.seed)]
-        of_lake = ["--conf", str(self.conf)]
+        stage = self._stage
+        of_start = ["--name", name_of_start, "--seed", str(stage.seed)]
+        of_lake = ["--conf", str(stage.conf)]
         if name in DRIVERS:
-            standby = ["--standby"] if len(chaos.drivers.names) > 1 else []
+            standby = ["--standby"] if len(stage.drivers.names) > 1 else []
             return "pipelines", ["run", "--conf", str(self._conf_of(name)), *standby]
         if name == CONSUMER:
-            seen = ["--seen", str(chaos.seen.path)]
+            seen = ["--seen", str(stage.seen.path)]
             return consumer.__name__, [*of_lake, *seen, *of_start]
         is_raw = name == RAW
-        journal = (chaos.raw_journal if is_raw else chaos.journal).path
-        servers = ["--bootstrap-servers", chaos.broker.bootstrap_servers]
+        journal = (stage.raw_journal if is_raw else stage.journal).path
+        servers = ["--bootstrap-servers", stage.broker.bootstrap_servers]
         arguments = [*servers, "--journal", str(journal), *of_start, *(of_lake if is_raw else [])]
         return (raw if is_raw else producer).__name__, arguments

@@ -10,9 +10,8 @@ from pathlib import Path
 from types import TracebackType
 
 from bench.chaos import producer, raw
-from bench.chaos.drivers import Drivers, ended_well, was_replaced
+from bench.chaos.drivers import ended_well, was_replaced
 from bench.chaos.executors import kill_one
-from bench.chaos.journal import Journal, Seen
 from bench.chaos.kills import SAYS, STOPPED, STREAMING, SUSPENDED, WORKING, Kill
 from bench.chaos.names import (
     BROKER,
@@ -26,12 +25,9 @@ from bench.chaos.names import (
     STOP_FILE,
 )
 from bench.chaos.programs import Programs
-from bench.chaos.raw_journal import RawJournal
 from bench.chaos.settled import has_met_a_late_end, is_seen, is_settled
+from bench.chaos.stage import Stage
 from bench.lake_store import LakeStore
-from pipelines.local_broker.broker import Broker
-from pipelines.settings import load
-from storage.files.location import LakeLocation
 from tests.support.cluster import Cluster
 from tests.support.processes import Process
 
@@ -60,34 +56,19 @@ class Counts:
     unexpected: list[str] = field(default_factory=list)
 
 
-class Chaos:
+class Chaos(Stage):
     """The processes of one run, in a folder; on leaving all of them are ended."""
 
     def __init__(
         self, lake: Path, folder: Path, seed: int, cluster: Cluster | None = None,
         store: LakeStore | None = None, drivers: int = 1,
     ) -> None:  # fmt: skip
+        super().__init__(lake, folder, seed, store, drivers)
         self._cluster, self._store = cluster, store
-        self.folder, self.seed = folder.absolute(), seed
-        self.lake_section = {"path": str(lake.absolute())}
-        if store is not None:
-            self.lake_section = store.section(lake.name)
-        for name in ("logs", "temp"):
-            (self.folder / name).mkdir(parents=True, exist_ok=True)
-        self.journal = Journal(self.folder / "journal.sqlite")
-        self.raw_journal = RawJournal(self.folder / "raw.sqlite")
-        self.seen = Seen(self.folder / "seen.sqlite")
         self.counts = Counts()
-        self.broker = Broker(self.folder / "kafka")
-        self.drivers = Drivers(DRIVERS[:drivers])
         self._running: dict[str, Process] = {}
         self._old: list[Process] = []
         self._programs = Programs(self, None if cluster is None else cluster.master)
-
-    @property
-    def place(self) -> LakeLocation:
-        """Where the lake is; the run has to have begun."""
-        return load(self._programs.conf).lake.place()
 
     def __enter__(self) -> Chaos:
         """Starts everything."""

@@ -2,57 +2,53 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from bench.chaos.compare import TOO_LATE, read_facts, undecided
 from bench.chaos.raw_compare import compare_raw
 from bench.chaos.settings import dealt
-from storage.lake.epochs import read_progress
+from bench.chaos.stage import Stage
 from storage.lake.lake import Lake
+from storage.lake.progress import read_progress
 from txlake import protocol
-
-if TYPE_CHECKING:
-    from bench.chaos.run import Chaos
 
 _TOPICS = (protocol.HALF_TOPIC, protocol.OP_TOPIC, protocol.SCHEDULE_TOPIC, protocol.ADMIN_TOPIC)
 
 
-def is_settled(chaos: Chaos) -> bool:
+def is_settled(stage: Stage) -> bool:
     """Returns whether every record is landed, every SDK transaction decided, every promise kept."""
-    lake = Lake(chaos.place)
+    lake = Lake(stage.place)
     last = read_progress(lake).last
-    if last is None or any(last.queue_ends(topic) != ends(chaos, topic) for topic in _TOPICS):
+    if last is None or any(last.queue_ends(topic) != ends(stage, topic) for topic in _TOPICS):
         return False
     facts = read_facts(lake)
-    if undecided(facts, chaos.journal):
+    if undecided(facts, stage.journal):
         return False
     given_up = facts.given_up()
     wanted = sum(transaction_id not in given_up
-                 for transaction_id, _ in chaos.journal.committed().values())  # fmt: skip
+                 for transaction_id, _ in stage.journal.committed().values())  # fmt: skip
     delivered = facts.delivered()
-    return delivered >= wanted and not compare_raw(lake, facts, chaos.raw_journal)
+    return delivered >= wanted and not compare_raw(lake, facts, stage.raw_journal)
 
 
-def is_seen(chaos: Chaos) -> bool:
+def is_seen(stage: Stage) -> bool:
     """Returns whether the consumer saw all that it has to see."""
-    return chaos.seen.count() >= read_facts(Lake(chaos.place)).consumed()
+    return stage.seen.count() >= read_facts(Lake(stage.place)).consumed()
 
 
-def has_met_a_late_end(chaos: Chaos, start: int) -> bool:
+def has_met_a_late_end(stage: Stage, start: int) -> bool:
     """Returns whether a late COMMIT was applied, or turned down, as that start's policy says."""
-    lake = Lake(chaos.place)
-    if dealt(chaos.seed, start)["transaction.late_end_policy"] == "apply":
+    lake = Lake(stage.place)
+    if dealt(stage.seed, start)["transaction.late_end_policy"] == "apply":
         outcomes = lake.read("outcomes", ["outcome", "cause"]).to_pylist()
         return {"outcome": "COMMITTED", "cause": "late_end"} in outcomes
     return TOO_LATE in lake.read("conflicts", ["reason"])["reason"].to_pylist()
 
 
-def ends(chaos: Chaos, topic: str) -> dict[int, int]:
+def ends(stage: Stage, topic: str) -> dict[int, int]:
     """Returns the end of every partition of a topic; nothing while Kafka does not answer."""
     kafka = Consumer(
-        {"bootstrap.servers": chaos.broker.bootstrap_servers, "group.id": "chaos-look",
+        {"bootstrap.servers": stage.broker.bootstrap_servers, "group.id": "chaos-look",
          "log_level": 0}
     )  # fmt: skip
     try:

@@ -14,9 +14,9 @@ from bench.soak.memory_job import Spent, mean
 from bench.soak.reference import Reference
 from bench.usage import own_resident_bytes
 from pipelines.epoch.recorded_state import restore
-from storage.lake.epochs import read_progress
 from storage.lake.integrity import require_intact
 from storage.lake.lake import Lake
+from storage.lake.progress import read_progress
 from storage.maintenance.merge import files_of
 
 _LOG = "_delta_log"
@@ -66,7 +66,7 @@ def look(job: SoakJob, spent: Sequence[Spent], reference: Reference) -> Look:
 
 
 def _start_s(path: str) -> float:
-    """Returns how long a start needs for a lake, as `EpochRunner.resume_from` does it."""
+    """Returns how long a start needs for a lake, as `EpochRunner.resume` does it."""
     began = time.process_time()
     lake = Lake(path)
     progress = read_progress(lake)

@@ -59,7 +59,7 @@ class MemoryJob:
         of_job = EpochSettings.of(settings, "bench", lander.parallelism)
         topics = cast(KafkaAdmin, kafka)
         self.epochs = EpochRunner(lander, self.lake, topics, asker, of_job, lambda: self.now_ms)
-        self.epochs.resume_from()
+        self.epochs.resume()
         self._maintainer = MaintenanceScheduler(self.lake, limits, 0, p.ADMIN_TOPIC, lambda: False)
 
     def close(self) -> None:

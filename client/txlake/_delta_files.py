@@ -20,15 +20,11 @@ import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from txlake._delta_log import (
-    entry_name,
-    has_entry,
-    is_newest,
-    is_panic,
-    read_newest_checkpoint,
-)
+from txlake._committed import lost_file
+from txlake._delta_handle import DeltaHandle, file_stats, files_of
+from txlake._delta_log import entry_name
 from txlake._disk import disk_refusal
-from txlake._paths import file_name, is_in_store
+from txlake._paths import is_in_store
 from txlake._store import StoreFiles, pool_options, store_trouble
 from txlake.errors import LakeError
 
@@ -103,7 +99,8 @@ class DeltaFiles:
         self._storage_options = pool_options(uri, storage_options)
         self._statistics = tuple(statistics)
 
-        self._table: DeltaTable | None = None
+        self._handle = DeltaHandle(uri, self._storage_options)
+        self.logged = pa.table({})  # the files as the log has them
         self._version_seen = -1
         self._schema: pa.Schema | None = None
         self._in_store: StoreFiles | None = None
@@ -112,14 +109,15 @@ class DeltaFiles:
     @property
     def table(self) -> DeltaTable:
         """Returns the handle of the snapshot. Errors: LakeError before the table exists."""
-        if self._table is None:
+        table = self._handle.table
+        if table is None:
             raise LakeError(f"{self.uri}: there is no table")
-        return self._table
+        return table
 
     @property
     def exists(self) -> bool:
         """Returns whether the table was there at the last refresh."""
-        return self._table is not None
+        return self._handle.table is not None
 
     def refresh(self, from_checkpoint: bool = False) -> bool:
         """Takes the newest snapshot. Output: whether it is another. A missing table has no files.
@@ -130,85 +128,55 @@ class DeltaFiles:
         if from_checkpoint:
             self._forget()
 
-        if self._table is not None:
-            if self._is_newest(self._table.version()):
-                return False
-            try:
-                self._table.update_incremental()
-                is_lost = self._has_lost_its_log(self._table.version())
-            except DeltaError:
-                is_lost = True
-            if is_lost:
-                self._forget()
+        if self._is_newest():
+            return False
 
-        if self._table is None:
-            try:
-                self._table = self._open()
-            except TableNotFoundError:
-                self.files = {}
-                self._version_seen = -1
-                return False
+        try:
+            table = self._handle.newest()
+        except TableNotFoundError:
+            self._forget()
+            self.files = {}
+            self.logged = pa.table({})
+            return False
 
-        version = self._table.version()
+        version = table.version()
         self._list_at = time.monotonic() + _SURE_S
         if version == self._version_seen:
             return False
 
-        reader_version = self._table.protocol().min_reader_version
+        reader_version = table.protocol().min_reader_version
         if reader_version > 1:
             raise LakeError(f"{self.uri}: Delta reader version {reader_version}, this SDK reads 1")
 
-        self.files = _files(self._table, self._statistics)
-        self._schema = pa.schema(self._table.schema().to_arrow())
+        self.logged = files_of(table)
+        self.files = _files(self.logged, self._statistics)
+        self._schema = pa.schema(table.schema().to_arrow())
         self._in_store = None  # it knows the sizes of the files before
         self._version_seen = version
         return True
 
     def _forget(self) -> None:
         """Drops the handle: the next snapshot is read from the log's last checkpoint."""
-        self._table = None
+        self._handle.forget()
         self._version_seen = -1
 
-    def _is_newest(self, version: int) -> bool:
+    def _is_newest(self) -> bool:
         """Returns whether the log surely has nothing newer; False when only listing it would show.
 
         A topic's log has the entries of a week: listing them takes long on a local disk, and on a
         store it is the dearest request.
         """
-        if version != self._version_seen:
+        table = self._handle.table
+        if table is None or table.version() != self._version_seen:
             return False
 
         if not self._is_local():
             return time.monotonic() < self._list_at and not self._stored().has_next()
-
-        return is_newest(self.uri, version)
-
-    def _has_lost_its_log(self, version: int) -> bool:
-        """Returns whether a local table was deleted: no clean-up deletes the newest entry."""
-        return self._is_local() and not has_entry(self.uri, version)
-
-    def _open(self) -> DeltaTable:
-        """Opens the table. Errors: those in STALE_SNAPSHOT for a damaged log."""
-        if self._is_local():
-            read_newest_checkpoint(self.uri)
-
-        try:
-            return DeltaTable(self.uri, storage_options=self._storage_options or None)
-        except BaseException as error:
-            if not is_panic(error):
-                raise
-            raise DeltaError(f"its log cannot be read: {first_line(error)}") from None
+        return self._handle.is_newest()
 
     def missing_file(self) -> str | None:
         """Returns a local file of the snapshot that is gone or has another size, or None."""
-        if not self._is_local():
-            return None
-
-        infos = self._filesystem().get_file_info(list(self.files))
-        for info, file in zip(infos, self.files.values(), strict=True):
-            if info.type != pa_fs.FileType.File or info.size != file.size_bytes:
-                return file.path
-        return None
+        return lost_file(self.logged, self._filesystem()) if self._is_local() else None
 
     def retry_stale(self, read: Callable[[], _ResultT]) -> _ResultT:
         """Returns the result of `read`, on a fresh snapshot when files of this one are gone.
@@ -251,20 +219,18 @@ class DeltaFiles:
         return self._in_store
 
 
-def _files(table: DeltaTable, statistics: Sequence[str]) -> dict[str, TableFile]:
-    actions = pa.table(table.get_add_actions(flatten=True))
-    columns = {name: actions.column(name).to_pylist() for name in actions.column_names}
-    paths = list(map(file_name, columns["path"]))
-    nulls = [None] * actions.num_rows
-    counts = columns.get("num_records", nulls)
+def _files(logged: pa.Table, statistics: Sequence[str]) -> dict[str, TableFile]:
+    names = [f"{bound}.{name}" for bound in ("min", "max") for name in statistics]
+    stats = file_stats(logged, ["path", "size_bytes", "num_records", *names])
+    columns = {name: stats[name].to_pylist() for name in stats.column_names}
 
     return {
         path: TableFile(
             path,
             columns["size_bytes"][row],
-            counts[row] or 0,
-            {name: columns.get(f"min.{name}", nulls)[row] for name in statistics},
-            {name: columns.get(f"max.{name}", nulls)[row] for name in statistics},
+            columns["num_records"][row] or 0,
+            {name: columns[f"min.{name}"][row] for name in statistics},
+            {name: columns[f"max.{name}"][row] for name in statistics},
         )
-        for row, path in enumerate(paths)
+        for row, path in enumerate(columns["path"])
     }

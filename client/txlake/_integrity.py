@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from txlake._committed import NAMED_EPOCHS_MAX, count_committed, named_tables, since_full_row
 from txlake._counted import counted
 from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles, first_line
 from txlake._delta_log import lake_id_of
@@ -19,7 +20,6 @@ from txlake._store import store_trouble
 from txlake.errors import LakeError
 from txlake.protocol import deleted_id
 
-_NAMED_EPOCHS_MAX = 500  # the most epochs between two rows that name all tables
 _TRIES = 4
 _PAUSE_S = 0.05
 _COLUMNS = ["epoch", "state", "counts", "tables"]
@@ -139,22 +139,16 @@ def _read_committed(epochs: DeltaFiles) -> tuple[int, dict[str, tuple[int, int]]
 
     Output: the newest committed epoch; each table's version and rows.
     """
-    first = _newest(epochs) - _NAMED_EPOCHS_MAX
+    first = _newest(epochs) - NAMED_EPOCHS_MAX
     rows = _commits(epochs, pc.field("epoch") >= first)
+    since_full = since_full_row(rows)
 
-    full = rows.filter(pc.is_valid(pc.map_lookup(rows["counts"], "snapshot", "first")))
-    if full.num_rows:
-        rows = rows.filter(pc.greater_equal(rows["epoch"], pc.max(full["epoch"])))
+    if since_full is not None:
+        rows = since_full
     elif first > 1:  # no row of a backfill from files names all
         rows = pa.concat_tables([_commits(epochs, pc.field("epoch") < first), rows])
 
-    entries = pc.list_flatten(rows["tables"])
-    names = pc.struct_field(entries, "table").to_pylist()
-    versions = pc.struct_field(entries, "version").to_pylist()
-    row_counts = pc.struct_field(entries, "rows").to_pylist()
-    tables = dict(zip(names, zip(versions, row_counts, strict=True), strict=True))
-
-    return pc.max(rows["epoch"]).as_py() or 0, tables
+    return pc.max(rows["epoch"]).as_py() or 0, named_tables(rows)
 
 
 def _commits(epochs: DeltaFiles, within: pc.Expression) -> pa.Table:
@@ -164,24 +158,9 @@ def _commits(epochs: DeltaFiles, within: pc.Expression) -> pa.Table:
 
 
 def _count_committed(files: DeltaFiles, committed: int) -> tuple[int, int]:
-    """Returns how many rows of committed epochs a table has, and its newest epoch.
+    """Returns how many rows of committed epochs a table has, and its newest epoch."""
 
-    The log has both. Only files that hold later rows too, or lack statistics, are opened.
-    """
-    row_count = 0
-    newest = _newest(files)
-    unsure = []
+    def read_epochs(unsure: pa.Table) -> pa.ChunkedArray:
+        return files.dataset(unsure["path"].to_pylist()).to_table(["epoch"])["epoch"]
 
-    for file in files.files.values():
-        first, last = file.min_values["epoch"], file.max_values["epoch"]
-        if first is None or last is None or not file.row_count or first <= committed < last:
-            unsure.append(file.path)
-        elif last <= committed:
-            row_count += file.row_count
-
-    if unsure:
-        epochs = files.dataset(unsure).to_table(["epoch"])["epoch"]
-        row_count += pc.sum(pc.less_equal(epochs, committed)).as_py() or 0
-        newest = max(newest, pc.max(epochs).as_py() or 0)
-
-    return row_count, newest
+    return count_committed(files.logged, committed, read_epochs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,19 +9,9 @@ import pyarrow as pa
 from deltalake.fs import DeltaStorageHandler
 
 from txlake._paths import is_in_store
+from txlake._store_error import StoreProblem, store_failure
 from txlake.errors import LakeError, StoreAwayError
 
-# The words of delta-rs, whose errors are an OSError or a DeltaError with a long, coloured text.
-_STORE_ERROR = re.compile(
-    r"Generic (S3|MicrosoftAzure|GCS|HDFS)|performing (GET|PUT|HEAD|POST|DELETE|list)|"
-    r"lacked the necessary privileges|credential"
-)
-_REFUSED = re.compile(r"40[13] [A-Z]\w+|privileges|credential|NoSuchBucket|scheme is not allowed")
-_GONE = re.compile(r"404 Not Found|not found")
-_CODE = re.compile(r"<Code>(\w+)</Code>|(\d{3} [A-Z][a-z]+(?: [A-Z][a-z]+)*)")
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_CAUSE = "↳"  # delta-rs writes each error's cause behind one, the innermost last
-_MESSAGE_MAX = 160  # characters
 # An epoch of 1,000 messages of 256 B makes a file of 0.2 MB. A larger one is read by row groups.
 _WHOLE_BYTES_MAX = 4 << 20
 _KEPT_MAX = 4  # files are read in the order of their offsets, each some times at once
@@ -40,29 +29,16 @@ def pool_options(uri: str, storage_options: Mapping[str, str] | None) -> dict[st
 
 def store_trouble(uri: str, lake: str, error: BaseException) -> LakeError | None:
     """Returns the meaning of a store's error; None for other errors, and for a missing file."""
-    text = str(error)
-    if not is_in_store(uri) or not _STORE_ERROR.search(text):
+    failure = store_failure(error) if is_in_store(uri) else None
+    if failure is None:
         return None
 
-    summary = _summary(text)
-    if _REFUSED.search(text):
-        return LakeError(
-            f"{lake}: the store refuses access ({summary}): check storage_options, and what its "
-            "credentials may do with this bucket"
-        )
-    if _GONE.search(text):
-        return None
-    return StoreAwayError(f"{lake}: the store does not answer ({summary}); try again")
-
-
-def _summary(text: str) -> str:
-    """Returns the code of a store's answer, or its first line without URLs, which hold secrets."""
-    code = _CODE.search(text)
-    if code:
-        return str(next(filter(None, code.groups())))
-
-    innermost = re.sub(r"\S+://\S+", "", _COLOURS.sub("", text).rpartition(_CAUSE)[2])
-    return innermost.strip().partition("\n")[0][:_MESSAGE_MAX]
+    if failure.problem is StoreProblem.AWAY:
+        return StoreAwayError(f"{lake}: the store does not answer ({failure.summary}); try again")
+    return LakeError(
+        f"{lake}: the store refuses access ({failure.summary}): check storage_options, and what "
+        "its credentials may do with this bucket"
+    )
 
 
 class StoreFiles(DeltaStorageHandler):

@@ -87,11 +87,11 @@ def _run(writing: WriteOptions) -> None:
     """Takes every step of a full round, alone on the lake."""
     from pipelines.job.maintenance import summary
     from pipelines.jvm.lock import file_lock
-    from storage.lake.epochs import read_progress
     from storage.lake.integrity import require_intact
     from storage.lake.lake import Lake
     from storage.lake.lock import LakeLock
     from storage.lake.open_table import changing
+    from storage.lake.progress import read_progress
     from storage.maintenance.limits import StepResult
     from storage.maintenance.maintenance import Maintenance
 

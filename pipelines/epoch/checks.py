@@ -82,7 +82,7 @@ def send_checks_once(lake: Lake, asker: CheckSender, plan: Plan, due: pa.Table) 
 
     if is_recorded:
         attempts = lake.read("checks", where=pc.field("epoch") == plan.epoch)
-        lake.stock.invalidate("checks")
+        lake.row_counts.invalidate("checks")
     return attempts
 
 

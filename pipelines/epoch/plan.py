@@ -13,14 +13,15 @@ from checker.rules.known_at import EndOffsetSample, known_at, unreached
 from pipelines.epoch.parameters import EpochSettings
 from pipelines.kafka_client.admin import Partition
 from pipelines.kafka_client.source_log import SourceLog
-from storage.lake.epochs import Plan, Progress, Range
+from storage.lake.epochs import Plan, Range
 from storage.lake.floor import Floor
+from storage.lake.progress import Progress
 from storage.lake.snapshots import Snapshot
 from storage.wire.record_kinds import HALF, OP
 
 
 class Planner:
-    """The maker of plans, one epoch after the other; it keeps Kafka's end offsets between them."""
+    """The maker of plans; it keeps the end offsets that it has asked Kafka for in advance."""
 
     def __init__(
         self, kafka: SourceLog, settings: EpochSettings, now_ms: Callable[[], int]
@@ -28,19 +29,7 @@ class Planner:
         self._kafka = kafka
         self._settings = settings
         self._now_ms = now_ms
-        self._samples: tuple[EndOffsetSample, ...] = ()
         self._prefetched: EndOffsetSample | None = None
-
-    def resume_from(self, progress: Progress) -> None:
-        """Goes on behind the newest committed epoch."""
-        landed = {} if progress.last is None else progress.last.landed()
-        samples = itertools.chain(*map(_recorded_samples, progress.recent))
-        self._samples = unreached(samples, landed)
-        self._prefetched = None
-
-    def committed(self, plan: Plan) -> None:
-        """Takes a committed epoch as the last one."""
-        self._samples = unreached((*self._samples, *_recorded_samples(plan)), plan.landed())
 
     def prefetch_end_offsets(self, partitions: Mapping[Partition, object]) -> None:
         """Asks Kafka for its end offsets before the next micro-batch is cut.
@@ -53,28 +42,29 @@ class Planner:
         self._prefetched = EndOffsetSample(queried_at, self._kafka.end_offsets(partitions))
 
     def drop_prefetched(self) -> None:
-        """Drops the prefetched end offsets, and the accepted losses: a plan has them."""
+        """Drops the prefetched end offsets: a plan has them, or the epochs begin anew."""
         self._prefetched = None
-        self._kafka.accepted = {}
 
     def plan(
         self,
         offset_ranges: Mapping[Partition, range],
-        last: Plan | None,
+        progress: Progress,
         floor_and_snapshot_at: Callable[[int, int], tuple[Floor, Snapshot]],
     ) -> Plan:
         """Returns a plan: fixes `epoch_at`, then asks Kafka for its end offsets.
 
-        Input: the offsets that the epoch lands; the plan before it; `floor_and_snapshot_at`: from
-        an epoch and its `epoch_at` to its floor and the newest snapshot.
+        Input: the offsets that the epoch lands; where the epochs stand; `floor_and_snapshot_at`:
+        from an epoch and its `epoch_at` to its floor and the newest snapshot.
         """
-        epoch = 1 if last is None else last.epoch + 1
+        epoch = progress.next_epoch
         epoch_at = self._now_ms()
         ranges = self._ranges(offset_ranges)
         ends_queried_at = None if self._prefetched is None else self._prefetched.asked_at
 
-        samples = (*self._samples, *_samples(epoch_at, ends_queried_at, ranges))
-        known, halves_known = self._known_at(epoch_at, samples, ranges, last)
+        recorded = itertools.chain(*map(_recorded_samples, progress.recent))
+        earlier = unreached(recorded, progress.landed())
+        samples = (*earlier, *_samples(epoch_at, ends_queried_at, ranges))
+        known, halves_known = self._known_at(epoch_at, samples, ranges, progress.last)
 
         floor, snapshot = floor_and_snapshot_at(epoch, epoch_at)
         return Plan(

@@ -24,8 +24,9 @@ from checker.frames import (
     State,
 )
 from checker.frames_ops.sql import run
-from storage.lake.epochs import Plan, Progress, offset_rows
+from storage.lake.epochs import Plan, offset_rows
 from storage.lake.lake import Lake
+from storage.lake.progress import Progress
 from storage.lake.pruned import Bounds, read_rows
 from storage.rows import to_frame, to_rows
 from storage.schemas import LEFT, PUT, SNAPSHOT, TABLES

@@ -59,11 +59,12 @@ from pipelines.kafka_client.record_reader import read_without_spark
 from pipelines.kafka_client.source_log import SourceLog
 from storage.files.row_groups import Bounds
 from storage.lake.aging import advance_floor
-from storage.lake.epoch_log import EpochLog
-from storage.lake.epochs import Plan, Progress, changes_in, read_progress
+from storage.lake.epoch_log import write_commit, write_plan
+from storage.lake.epochs import Plan
 from storage.lake.floor import Floor
 from storage.lake.integrity import require_intact
 from storage.lake.lake import Lake
+from storage.lake.progress import NO_PROGRESS, Progress, read_progress
 from storage.lake.snapshots import Snapshot
 from storage.schemas import SNAPSHOT
 from storage.tasks.land import Landing
@@ -120,7 +121,6 @@ class EpochRunner:
 
     `lander`: reads Kafka's records and lands them.
 
-    `newest`: the last committed plan, or the one that is being finished.
     Errors: LostInputError, OwnerError, StartError. Any other leaves the lake with a planned epoch:
     call `recover` before the next `run`.
     """
@@ -147,7 +147,6 @@ class EpochRunner:
         )
 
         self.place = lake.place
-        self.newest: Plan | None = None
         self.own_pings = OwnPings()
         self._warm_up: Thread | None = None
 
@@ -157,12 +156,22 @@ class EpochRunner:
         return self._committer.state
 
     @property
+    def progress(self) -> Progress:
+        """Returns where the epochs stand."""
+        return self._committer.progress
+
+    @property
     def last(self) -> Plan | None:
         """Returns the last committed plan."""
-        return self._committer.last
+        return self.progress.last
 
-    def resume_from(self) -> Progress:
-        """Reads the state from the lake, if the lake is whole. Output: its progress.
+    @property
+    def newest(self) -> Plan | None:
+        """Returns the plan that is being finished, else the last committed one."""
+        return self.progress.newest
+
+    def resume(self) -> Progress:
+        """Reads the state from the lake, if the lake is whole. Output: where its epochs stand.
 
         Errors: BrokenLakeError if something that was committed is missing.
         """
@@ -171,23 +180,22 @@ class EpochRunner:
         require_intact(self._lake, progress, is_exclusive=True)
 
         self._committer.resume_from(progress)
-        self._planner.resume_from(progress)
-        self.newest = progress.last
+        self._planner.drop_prefetched()
         return progress
 
-    def recover(self, progress: Progress) -> Plan | None:
+    def recover(self) -> Plan | None:
         """Finishes a planned epoch. Output: its plan, if there was one.
 
         Errors: LostInputError if Kafka no longer has its records, and they are not landed.
         """
-        if progress.unfinished is None:
+        unfinished = self.progress.unfinished
+        if unfinished is None:
             return None
 
-        plan = adopt_rule_version(self._lake, progress.unfinished)
+        plan = adopt_rule_version(self._lake, unfinished)
         self._kafka.start_offsets(next_offsets(self._lake, plan))
         batch = reload_batch(self._lander, self._lake, plan, self._settings, self._kafka.present)
-        self._finish(PlannedEpoch(plan, batch, StepTimer()))
-        self.newest = plan
+        self._committer.finish(PlannedEpoch(plan, batch, StepTimer()))
         return plan
 
     def warm_up(self) -> None:
@@ -204,7 +212,7 @@ class EpochRunner:
 
         Errors: LostInputError if Kafka no longer has the records that come next.
         """
-        return self._kafka.start_offsets({} if self.last is None else self.last.landed())
+        return self._kafka.start_offsets(self.progress.landed())
 
     def begins(self, place: Partition, landed: int) -> int:
         """Returns the next offset to land of a partition, behind an accepted loss."""
@@ -219,9 +227,10 @@ class EpochRunner:
 
         A running epoch can bring a half, so it counts as one. Errors: KafkaAwayError.
         """
-        can_have_halves = self.newest is not self.last or self.state.halves.num_rows > 0
-        if self.newest is not None and can_have_halves:
-            self._planner.prefetch_end_offsets(self.newest.landed())
+        progress = self.progress
+        can_have_halves = progress.unfinished is not None or self.state.halves.num_rows > 0
+        if progress.newest is not None and can_have_halves:
+            self._planner.prefetch_end_offsets(progress.newest.landed())
 
     def run(self, records: DataFrame, to_offsets: Mapping[Partition, int]) -> Plan | None:
         """Runs one epoch over a micro-batch of Spark's Kafka source.
@@ -287,14 +296,14 @@ class EpochRunner:
         landed.timer.lap("wait")
         self._kafka.check(self.last)  # records of another Kafka are in no commit yet
 
-        plan = self._planner.plan(landed.offset_ranges, self.last, self._floor_and_snapshot_at)
+        plan = self._planner.plan(landed.offset_ranges, self.progress, self._floor_and_snapshot_at)
         if landed.batch is None and not self._planner.is_due(plan, self.state):
             self._listener.on_idle(plan)
             return None
 
-        self._committer.log.plan(plan)
-        self.newest = plan
+        self._committer.plan(plan)
         self._planner.drop_prefetched()
+        self._kafka.accepted = {}  # the plan has them
         landed.timer.lap("plan")
         return PlannedEpoch(plan, landed.batch or Batch(), landed.timer)
 
@@ -312,7 +321,7 @@ class EpochRunner:
             floor = last.floor
             snapshot = last.snapshot
             if snapshot.epoch != last.epoch:
-                changes = snapshot.changes + self._committer.changes
+                changes = snapshot.changes + self.progress.changes
                 snapshot = replace(snapshot, changes=changes)
 
         if epoch % settings.snapshot_epochs:
@@ -334,11 +343,7 @@ class EpochRunner:
         pings = self.own_pings.rows(epoch.plan.ranges, admin_topic, self._settings.owner)
         batch.add(ADMIN, [ping for ping in pings if ping["queue_offset"] not in landed_offsets])
 
-        self._finish(epoch)
-
-    def _finish(self, epoch: PlannedEpoch) -> None:
         self._committer.finish(epoch)
-        self._planner.committed(epoch.plan)
 
     def close(self) -> None:
         """Waits for running writes and ends the threads."""
@@ -372,8 +377,7 @@ class _RunningEpoch:
 class EpochCommitter:
     """The runner of planned epochs on one lake; it keeps the state between them, and the writers.
 
-    `state`: the state after the last committed epoch; `last`: that epoch's plan; `changes`: the
-    number of rows that it wrote into the tables of the state.
+    `progress`: where the epochs stand; `state`: the state after the last committed epoch.
     """
 
     def __init__(
@@ -385,9 +389,7 @@ class EpochCommitter:
         listener: EpochListener | None = None,
     ) -> None:
         self.state = State()
-        self.last: Plan | None = None
-        self.changes = 0
-        self.log = EpochLog(lake)
+        self.progress = NO_PROGRESS
 
         self._lake = lake
         self._asker = asker
@@ -400,11 +402,14 @@ class EpochCommitter:
         """Reads the state after the last committed epoch. Input: the lake, if it is another one."""
         source = lake or self._lake
         self.state = restore(source, progress)
-        self.last = progress.last
-        self.changes = progress.changes
+        self.progress = progress
 
-        self.log.resume_from(progress)
-        self._listener.on_start(source, self.last, self.state)
+        self._lake.row_counts.clear()
+        self._listener.on_start(source, progress.last, self.state)
+
+    def plan(self, plan: Plan) -> None:
+        """Step 2, plan: writes the `planned` row. Errors: OwnerError."""
+        self.progress = write_plan(self._lake, self.progress, plan)
 
     def finish(self, epoch: PlannedEpoch) -> None:
         """Steps 3 to 6 of a planned epoch."""
@@ -463,7 +468,7 @@ class EpochCommitter:
     def _decision(self, plan: Plan, batch: Batch) -> Decision:
         limits = plan_limits(plan)
         inputs = build_inputs(batch, self._lake, self.state, plan, limits)
-        instants = to_instants(plan, self.last, limits.topics[HALF])
+        instants = to_instants(plan, self.progress.last, limits.topics[HALF])
 
         decision = decide(
             self.state,
@@ -539,11 +544,11 @@ class EpochCommitter:
         counts = running.counts
         step_ms = running.timer.step_ms
         work = {**running.writer.work, **state_size(decision.state)}
-        self.log.commit(plan, advanced_offsets(decision.placements), counts, step_ms, work)
+        offsets = advanced_offsets(decision.placements)
 
+        progress = write_commit(self._lake, self.progress, plan, offsets, counts, step_ms, work)
         self.state = decision.state
-        self.last = plan
-        self.changes = changes_in(counts)
+        self.progress = progress
         self._listener.on_committed(plan, self.state, attempts, counts, step_ms)
 
     def close(self) -> None:

@@ -76,7 +76,7 @@ class EpochWriter:
 
     def _land(self, kind: str) -> None:
         if self.lake.has_epoch(kind, self.plan.epoch):
-            self.lake.stock.invalidate(kind)
+            self.lake.row_counts.invalidate(kind)
         else:
             self._add_files(kind, self.batch.files[kind])
 
@@ -174,5 +174,5 @@ class EpochWriter:
             return placements
 
         for topic in written:
-            self.lake.stock.invalidate(tables[topic])
+            self.lake.row_counts.invalidate(tables[topic])
         return placements.filter(pc.invert(pc.is_in(placements["topic"], pa.array(written))))

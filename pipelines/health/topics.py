@@ -12,13 +12,14 @@ from pipelines.epoch.recorded_state import topics_before
 from pipelines.errors import OperatorError
 from pipelines.explain.rows import Row, latest_committed
 from pipelines.settings.nearest import did_you_mean
-from storage.lake.epochs import COMMITTED, NAMED_EPOCHS_MAX
+from storage.lake.epochs import COMMITTED
 from storage.lake.integrity import require_readable
 from storage.lake.lake import Lake
 from storage.lake.pruned import read_rows
 from storage.lake.table import queue_floor
 from storage.maintenance.topic_retention import Retention
 from storage.rows import milliseconds
+from txlake._committed import NAMED_EPOCHS_MAX
 from txlake.protocol import FOREVER, UNDELIVERABLE_TOPIC
 
 COLUMNS: Final = (

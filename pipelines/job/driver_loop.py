@@ -55,8 +55,9 @@ from pipelines.kafka_client.intake import Intake
 from pipelines.publish.retention import PublishedPositions
 from pipelines.settings import MetricsSettings, Settings
 from storage.errors import LakeError, OwnerError, StoreAwayError
-from storage.lake.epochs import NO_PROGRESS, Plan, Progress, read_progress
+from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
+from storage.lake.progress import NO_PROGRESS, read_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -203,7 +204,7 @@ class DriverLoop:
         Kafka can elect when the admin topic exists.
         """
         progress = read_progress(self._lake) if self._lake.exists() else NO_PROGRESS
-        newest = progress.unfinished or progress.last
+        newest = progress.newest
 
         self._kafka.require_rights()
         if newest is None:
@@ -239,11 +240,11 @@ class DriverLoop:
         self._lake.create(dt.datetime.now(dt.timezone.utc))
         self._require_shared_lake()
 
-        progress = epochs.resume_from()
-        epochs.check_identity(progress.unfinished or progress.last)
+        progress = epochs.resume()
+        epochs.check_identity(progress.newest)
         self._check_topics()
         self._take_checkpoint()
-        recovered = self._finish_planned(progress)
+        recovered = self._finish_planned(progress.unfinished)
 
         if epochs.last is not None:
             self._clock.not_before(epochs.last.epoch_at)
@@ -281,12 +282,12 @@ class DriverLoop:
             self._intake.epoch_offsets,
         )
 
-    def _finish_planned(self, progress: Progress) -> Plan | None:
+    def _finish_planned(self, unfinished: Plan | None) -> Plan | None:
         """Finishes a planned epoch; then goes back to the usual steps if it can."""
         recovered = None
-        if progress.unfinished is not None and self._mark is not None:
-            with self._mark.over(progress.unfinished.landed(), self._intake.divisor):
-                recovered = self.epochs.recover(progress)
+        if unfinished is not None and self._mark is not None:
+            with self._mark.over(unfinished.landed(), self._intake.divisor):
+                recovered = self.epochs.recover()
 
         self._restore_usual_steps()
         return recovered

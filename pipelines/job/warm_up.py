@@ -13,8 +13,8 @@ from pipelines.job.stream import QUERY_NAME, STALL_TIMEOUT_S, kafka_source
 from pipelines.kafka_client.admin import KafkaAdmin
 from pipelines.kafka_client.intake import Intake
 from pipelines.settings import Settings
-from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake
+from storage.lake.progress import read_progress
 from storage.tasks.land import Landing
 
 if TYPE_CHECKING:

@@ -22,8 +22,9 @@ from pipelines.epoch.recorded_state import restore
 from pipelines.explain.rows import Row, to_dicts
 from pipelines.notebooks.open_lake import OpenLake
 from storage.errors import LakeError
-from storage.lake.epochs import Plan, read_progress
+from storage.lake.epochs import Plan
 from storage.lake.history import read_plans
+from storage.lake.progress import read_progress
 from storage.rows import instant
 
 UTC: Final = dt.timezone.utc

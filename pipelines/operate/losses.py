@@ -6,8 +6,8 @@ from pipelines.epoch.recover import next_offsets
 from pipelines.kafka_client.admin import KafkaAdmin
 from pipelines.kafka_client.source_log import SourceLog
 from pipelines.settings import Settings
-from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake
+from storage.lake.progress import read_progress
 from txlake.protocol import LostTarget
 
 

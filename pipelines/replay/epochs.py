@@ -27,6 +27,7 @@ from pipelines.replay.source import Chunk
 from storage import schemas
 from storage.files.messages import Tables, read_messages
 from storage.lake.buffered import BufferedLake
+from storage.lake.epoch_log import next_plan_row
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
 from storage.rows import instant, to_rows
@@ -231,6 +232,11 @@ class ReplayedEpochs(EpochCommitter):
             self.replay(plan, chunk.records(epoch), recorded.snapshot, chunk.is_streamed)
             report(recorded.record_count)
 
+    def begin(self, plan: Plan) -> pa.Table:
+        """Takes a plan as the newest. Output: its row, for the caller to write."""
+        row, self.progress = next_plan_row(self._lake, self.progress, plan)
+        return row
+
     def replay(
         self,
         plan: Plan,
@@ -243,12 +249,12 @@ class ReplayedEpochs(EpochCommitter):
 
         Input: its plan; the records that it landed, by kind; `snapshot`: as the epoch's
         row counts it; `is_streamed`: the records lack their bodies; `is_planned`: its
-        `planned` row is written, or the caller writes the one that the log gave.
+        `planned` row is written, or the caller writes the one that `begin` gave.
         """
         plan = replace(plan, rule_version=RULE_VERSION)
 
         if not is_planned:
-            self.log.plan(plan)
+            self.plan(plan)
 
         self._recorded_snapshot = snapshot
         self._is_streamed = is_streamed

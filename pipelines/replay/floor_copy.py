@@ -32,10 +32,11 @@ from storage.files.data_files import DataFile, new_name, write_file
 from storage.lake.buffered import BufferedLake
 from storage.lake.chain import chain_order, digest_of
 from storage.lake.datasets import dataset_of
-from storage.lake.epochs import COMMITTED, Progress, read_progress
+from storage.lake.epochs import COMMITTED
 from storage.lake.floor import Floor
 from storage.lake.identity import infer_identity
 from storage.lake.lake import NO_LOG_UPKEEP, Lake
+from storage.lake.progress import Progress, read_progress
 from storage.lake.table import deleted_epoch, deleted_rows, queue_floor
 from storage.maintenance.topic_retention import alter, configs_of
 from storage.rows import to_rows

@@ -154,9 +154,9 @@ def run_backfill(
         EpochRunner(lander, lake, kafka, RecordedAsker(), epoch_settings, clock.now_ms)
     ) as epochs:
         lake.create(dt.datetime.now(dt.timezone.utc))
-        before = epochs.resume_from()
-        epochs.check_identity(before.unfinished or before.last)
-        epochs.recover(before)
+        before = epochs.resume()
+        epochs.check_identity(before.newest)
+        epochs.recover()
         if epochs.last is not None:
             clock.not_before(epochs.last.epoch_at)
 
@@ -186,7 +186,7 @@ def run_backfill(
 
 
 def _check_starts(epochs: EpochRunner, starts: Mapping[Partition, int]) -> None:
-    landed = {} if epochs.last is None else epochs.last.landed()
+    landed = epochs.progress.landed()
     for place, start in starts.items():
         if start > landed.get(place, start):
             raise StartError(

@@ -25,13 +25,14 @@ from storage.errors import BrokenLakeError, LakeError
 from storage.files.location import LakeLocation, lake_location
 from storage.lake.aging import require_replayable
 from storage.lake.buffered import BufferedLake
-from storage.lake.epochs import NO_PROGRESS, Plan, Progress, read_progress
+from storage.lake.epochs import Plan
 from storage.lake.floor import Floor
 from storage.lake.identity import infer_identity
 from storage.lake.integrity import require_intact, require_recorded, require_resumable
 from storage.lake.lake import Lake
 from storage.lake.lock import LakeLock
 from storage.lake.open_table import changing
+from storage.lake.progress import NO_PROGRESS, Progress, read_progress
 from storage.schemas import DIGEST_FORMAT, FORMATS
 from storage.wire.record_kinds import KINDS
 
@@ -204,7 +205,7 @@ def to_result(first: int, last: int, count: int, started: float, floor_epoch: in
 
 def _check_same_history(source: Lake, target: Lake, held: Progress) -> None:
     """Checks that the epochs of a lake to go on with are those of the source."""
-    newest = held.unfinished or held.last
+    newest = held.newest
     if newest is None:
         return
 
@@ -266,7 +267,7 @@ def _fill(
 
     target.wait()
     epochs.close()
-    last = first - 1 if epochs.last is None else epochs.last.epoch
+    last = epochs.progress.next_epoch - 1
     return to_result(first, last, runner.transactions, started, floor_epoch)
 
 

@@ -56,8 +56,7 @@ class ArchiveRunner:
         self, boundaries: Sequence[EpochBoundary], starts: Mapping[Place, int]
     ) -> Iterator[EpochSlice]:
         """Returns the ranges that are new to the lake with their records, one slice a boundary."""
-        last = self.epochs.last
-        landed = {} if last is None else last.landed()
+        landed: Mapping[Place, int] = self.epochs.progress.landed()
 
         for boundary in boundaries:
             ranges = tuple(self._ranges(boundary, starts, landed))
@@ -102,7 +101,8 @@ class ArchiveRunner:
 
     def plan(self, part: EpochSlice) -> Plan:
         """Returns the plan of the epoch that lands a slice."""
-        last = self.epochs.last
+        progress = self.epochs.progress
+        last = progress.last
         floor = Floor() if last is None else last.floor
         snapshot = Snapshot() if last is None else last.snapshot
 
@@ -110,10 +110,10 @@ class ArchiveRunner:
             # A job's floor rises later, but the deleted rows are not there.
             floor = self.copied_floor
         if last is not None and snapshot.epoch != last.epoch:
-            snapshot = replace(snapshot, changes=snapshot.changes + self.epochs.changes)
+            snapshot = replace(snapshot, changes=snapshot.changes + progress.changes)
 
         return Plan(
-            epoch=1 if last is None else last.epoch + 1,
+            epoch=progress.next_epoch,
             epoch_at=max(part.boundary.epoch_at, 0 if last is None else last.epoch_at),
             known_at={} if last is None else last.known_at,
             halves_known_at={} if last is None else last.halves_known_at,
@@ -137,7 +137,7 @@ class ArchiveRunner:
 
         The write of the epoch before can still run, unless this one's messages are too large.
         """
-        row = None if is_planned else self.epochs.log.planned(plan)
+        row = None if is_planned else self.epochs.begin(plan)
 
         if is_streamed:
             self._write_plan(row)

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from storage.lake.epochs import NO_PROGRESS, Progress, read_progress
 from storage.lake.history import Recorded, read_plans, recorded_epochs
 from storage.lake.lake import Lake
+from storage.lake.progress import NO_PROGRESS, Progress, read_progress
 from storage.rows import to_rows
 from storage.wire.record_kinds import ADMIN, HALF, KINDS, SCHEDULE
 

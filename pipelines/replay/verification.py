@@ -31,10 +31,11 @@ from pipelines.replay.source import Chunk, ProgressCallback, Source
 from storage.files.location import LakeLocation
 from storage.files.messages import offset_filter
 from storage.lake.aging import require_replayable
-from storage.lake.epochs import COMMITTED, next_offsets_of, read_progress
+from storage.lake.epochs import COMMITTED, next_offsets_of
 from storage.lake.history import Recorded
 from storage.lake.integrity import require_recorded
 from storage.lake.lake import Lake
+from storage.lake.progress import read_progress
 from storage.lake.table import deleted_epoch
 from storage.rows import to_rows
 from storage.schemas import SNAPSHOT, TABLES, row_keys

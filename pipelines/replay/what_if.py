@@ -32,9 +32,10 @@ from pipelines.replay.source import ProgressCallback, Source
 from pipelines.settings import SettingsError, parse
 from storage.errors import LakeError
 from storage.files.location import LakeLocation
-from storage.lake.epochs import Plan, read_progress
+from storage.lake.epochs import Plan
 from storage.lake.integrity import require_recorded
 from storage.lake.lake import Lake
+from storage.lake.progress import read_progress
 from storage.wire.record_kinds import OP
 
 TICK_MS = 1_000  # the stream's trigger interval: so often the job looks for what is due
@@ -162,16 +163,18 @@ class _WhatIfEpochs(ReplayedEpochs):
         self._run(plan, records)
 
     def _run(self, plan: Plan, records: Mapping[str, pa.Table]) -> None:
-        number = 0 if self.last is None else self.last.epoch
-        known = {} if self.last is None else self.last.known_at
+        last = self.progress.last
+        known = {} if last is None else last.known_at
         known_at = {q: max(at, known.get(q, at)) for q, at in plan.known_at.items()}
         parameters = {**plan.parameters, **self._changed}
-        plan = replace(plan, epoch=number + 1, known_at=known_at, parameters=parameters)
+        plan = replace(
+            plan, epoch=self.progress.next_epoch, known_at=known_at, parameters=parameters
+        )
         super().replay(plan, records)
 
     def _ticks(self, plan: Plan) -> Iterator[Plan]:
         """Returns the epochs that would have run in the idle time before an epoch."""
-        last = self.last
+        last = self.progress.last
         tick_ms = self._tick_ms
         if last is None or not tick_ms or last.owner != plan.owner:
             return

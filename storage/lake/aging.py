@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 
 from storage.errors import LakeError
-from storage.lake.datasets import file_stats
 from storage.lake.epochs import COMMITTED, Plan, has_snapshot
 from storage.lake.floor import Floor
 from storage.lake.history import read_plans
 from storage.lake.pruned import Bounds, read_rows
 from storage.rows import instant
 from storage.wire.record_kinds import HALF
+from txlake._delta_handle import file_stats
 
 if TYPE_CHECKING:
     from storage.lake.lake import Lake

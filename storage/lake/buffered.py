@@ -36,7 +36,7 @@ class BufferedLake(Lake):
         super().__init__(place)
 
         self._versions: dict[str, int] = {}
-        self.stock = RowCounts(  # rows that wait are counted; versions are those on disk
+        self.row_counts = RowCounts(  # rows that wait are counted; versions are those on disk
             lambda table: self._versions.get(table, 0), lambda table: self.table(table).rows()
         )
 
@@ -74,7 +74,7 @@ class BufferedLake(Lake):
         if epoch is None:
             return self.append_now(table, rows)
 
-        self.stock.add(table, rows.num_rows)
+        self.row_counts.add(table, rows.num_rows)
         if rows.num_rows == 0 or (table != "epochs" and epoch <= self._epoch_on_disk(table)):
             return 0
 
@@ -130,7 +130,7 @@ class BufferedLake(Lake):
         """
         if epoch <= self._epoch_on_disk(table):
             row_count = self.dataset(table).count_rows(filter=pc.field("epoch") == epoch)
-            self.stock.add(table, row_count)
+            self.row_counts.add(table, row_count)
             return
 
         self.wait()
@@ -159,7 +159,7 @@ class BufferedLake(Lake):
             append_rows(handle, table, reader, properties)
 
         self.table(table).commit_once(epoch, write)
-        self.stock.add(table, sum(counts))
+        self.row_counts.add(table, sum(counts))
 
         with self._lock:
             self._on_disk.pop(table, None)

@@ -14,11 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.errors import RESTORE_HINT, BrokenLakeError
-from storage.lake.epochs import COMMITTED, NAMED_EPOCHS_MAX, PLANNED, Progress, TableVersion
+from storage.lake.epochs import COMMITTED, PLANNED, TableVersion
 from storage.lake.lake import Lake
+from storage.lake.progress import Progress
 from storage.lake.pruned import Bounds, read_rows
 from storage.lake.table import deleted_rows
-from storage.schemas import SNAPSHOT
+from txlake._committed import NAMED_EPOCHS_MAX, named_tables, since_full_row
 
 _COLUMNS = ["epoch", "state", "counts", "tables"]
 
@@ -53,26 +54,17 @@ def read_committed_tables(lake: Lake) -> CommittedTables:
     _check_gapless(lake, rows, newest, pc.min(rows["epoch"]).as_py() if is_cut else 1)
 
     commits = rows.filter(pc.equal(rows["state"], COMMITTED)).sort_by("epoch")
-    full = commits.filter(pc.is_valid(pc.map_lookup(commits["counts"], SNAPSHOT, "first")))
+    since_full = since_full_row(commits)
 
-    if full.num_rows:
-        commits = commits.filter(pc.greater_equal(commits["epoch"], pc.max(full["epoch"])))
+    if since_full is not None:
+        commits = since_full
     elif newest > NAMED_EPOCHS_MAX:  # no row of a backfill from files names all
         earlier: Bounds = {"epoch": (None, newest - NAMED_EPOCHS_MAX - 1), "state": [COMMITTED]}
         before = read_rows(lake, "epochs", _COLUMNS, earlier).sort_by("epoch")
         commits = pa.concat_tables([before, commits])
 
-    return CommittedTables(pc.max(commits["epoch"]).as_py() or 0, newest, _tables(commits))
-
-
-def _tables(commits: pa.Table) -> dict[str, TableVersion]:
-    """Returns each table as the last row that names it has it. Input: in order of the epochs."""
-    entries = pc.list_flatten(commits["tables"])
-    names = pc.struct_field(entries, "table").to_pylist()
-    versions = pc.struct_field(entries, "version").to_pylist()
-    row_counts = pc.struct_field(entries, "rows").to_pylist()
-
-    return dict(zip(names, map(TableVersion, versions, row_counts), strict=True))
+    tables = {name: TableVersion(*at) for name, at in named_tables(commits).items()}
+    return CommittedTables(pc.max(commits["epoch"]).as_py() or 0, newest, tables)
 
 
 def _check_gapless(lake: Lake, rows: pa.Table, newest: int, first: int) -> None:

@@ -8,23 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as pa_fs
-from deltalake import DeltaTable
 
 from storage.files.location import LakeLocation
-from txlake._paths import file_name
+from txlake._delta_handle import file_stats
 
 _PRUNING = ("epoch", "queue_id", "queue_offset", "transaction_id")
-
-
-def files_of(handle: DeltaTable) -> pa.Table:
-    """Returns the files of a table's version, as delta-rs lists them, by their own names."""
-    files = pa.table(handle.get_add_actions(flatten=True))
-    logged = files["path"]
-    if not pc.any(pc.match_substring(logged, "%")).as_py():  # ours never are: epochs ask often
-        return files
-
-    names = pa.array(map(file_name, logged.to_pylist()), pa.string())
-    return files.set_column(files.column_names.index("path"), "path", names)
 
 
 def dataset_of(
@@ -50,14 +38,6 @@ def dataset_of(
     ]
 
     return ds.FileSystemDataset(fragments, schema, parquet, filesystem)
-
-
-def file_stats(files: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Returns columns of a table's files, as its log has them; null where it has none."""
-    nulls = pa.nulls(files.num_rows)
-    logged = files.column_names
-
-    return pa.table({name: files[name] if name in logged else nulls for name in names})
 
 
 def bounds_of(files: pa.Table) -> list[pc.Expression | None]:

@@ -16,96 +16,88 @@ import pyarrow.compute as pc
 
 from storage.errors import OwnerError
 from storage.lake.chain import with_digest
-from storage.lake.epochs import (
-    Plan,
-    Progress,
-    TableVersion,
-    committed_row,
-    planned_row,
-)
+from storage.lake.epochs import Place, Plan, committed_row, planned_row
 from storage.lake.lake import Lake
+from storage.lake.progress import Progress
 from storage.schemas import SNAPSHOT
 
 
-class EpochLog:
-    """Writes `planned` and `committed` of one epoch after the other."""
+def next_plan_row(lake: Lake, progress: Progress, plan: Plan) -> tuple[pa.Table, Progress]:
+    """Returns the row that pins an epoch, and where the epochs stand with it.
 
-    def __init__(self, lake: Lake) -> None:
-        self._lake = lake
-        self._digest = ""
-        self._tables: dict[str, TableVersion] = {}
-        self._next_offsets: dict[tuple[str, int], int] = {}
+    The caller writes the row before anything else of the epoch.
+    """
+    row, digest = _chained(lake, progress, planned_row(plan, _now()))
+    return row, progress.planned(plan, digest)
 
-    def resume_from(self, progress: Progress) -> None:
-        """Goes on after the newest row, from the committed offsets and tables."""
-        self._digest = progress.digest
-        self._tables = dict(progress.tables)
-        self._next_offsets = dict(progress.next_offsets)
-        self._lake.stock.reset({table: at.rows for table, at in self._tables.items()})
 
-    def planned(self, plan: Plan) -> pa.Table:
-        """Returns the row that pins an epoch; the caller writes it before anything else of it."""
-        return self._next(planned_row(plan, _now()))
+def write_plan(lake: Lake, progress: Progress, plan: Plan) -> Progress:
+    """Writes the row that pins an epoch. Output: where the epochs stand then.
 
-    def plan(self, plan: Plan) -> None:
-        """Writes the row that pins an epoch.
+    Errors: OwnerError when another driver has planned it: only one such row can exist.
+    """
+    row, planned = next_plan_row(lake, progress, plan)
+    _append(lake, row, plan)
+    return planned
 
-        Errors: OwnerError when another driver has planned it: only one such row can exist.
-        """
-        self._append(self.planned(plan), plan)
 
-    def commit(
-        self,
-        plan: Plan,
-        next_offsets: Mapping[tuple[str, int], int],
-        counts: Mapping[str, int],
-        step_ms: Mapping[str, int],
-        work: Mapping[str, int] | None = None,
-    ) -> None:
-        """Writes the commit point of an epoch whose other rows are all written.
+def write_commit(
+    lake: Lake,
+    progress: Progress,
+    plan: Plan,
+    next_offsets: Mapping[Place, int],
+    counts: Mapping[str, int],
+    step_ms: Mapping[str, int],
+    work: Mapping[str, int] | None = None,
+) -> Progress:
+    """Writes the commit point of an epoch whose other rows are all written.
 
-        Input: the next offsets of the real queues, at least of those that grew.
-        Errors: OwnerError when another driver has committed it.
-        """
-        tables = self._lake.stock.changed()
-        self._tables |= tables
+    Input: where the epochs stand with its plan; the next offsets of the real queues, at least of
+    those that grew. Output: where the epochs stand then.
+    Errors: OwnerError when another driver has committed it.
+    """
+    written = lake.row_counts.take(progress.tables)
+    tables = {**progress.tables, **written}
 
-        grown = {
-            queue: offset
-            for queue, offset in next_offsets.items()
-            if self._next_offsets.get(queue) != offset
-        }
-        self._next_offsets |= grown
+    before = progress.next_offsets
+    advanced = {
+        queue: offset for queue, offset in next_offsets.items() if before.get(queue) != offset
+    }
+    offsets = {**before, **advanced}
 
-        if SNAPSHOT in counts:  # this row names all
-            grown = self._next_offsets
-            tables = self._tables
+    if SNAPSHOT in counts:  # this row names all
+        written = tables
+        advanced = offsets
 
-        row = committed_row(plan, _now(), counts, step_ms, grown, tables, work)
-        self._append(self._next(row), plan)
+    row = committed_row(plan, _now(), counts, step_ms, advanced, written, work)
+    row, digest = _chained(lake, progress, row)
+    _append(lake, row, plan)
 
-    def _append(self, row: pa.Table, plan: Plan) -> None:
-        """Writes a row, or finds it written: the answer to our commit can have been lost."""
-        if self._lake.append("epochs", row, plan.epoch):
-            return
+    return progress.committed(plan, digest, counts, offsets, tables)
 
-        state = row["state"][0].as_py()
-        is_same = (pc.field("epoch") == plan.epoch) & (pc.field("state") == state)
-        existing = self._lake.read("epochs", ["owner", "digest"], is_same).to_pylist()
 
-        if {other["digest"] for other in existing} != {row["digest"][0].as_py()}:
-            # A row names the driver that planned: another can have finished an epoch of our plan.
-            owners = sorted({other["owner"] for other in existing} - {plan.owner})
-            writers = ", ".join(owners) or "another process"
-            raise OwnerError(
-                f"epoch {plan.epoch} was {state} by {writers}: another driver writes "
-                "this lake; this one stops"
-            )
+def _chained(lake: Lake, progress: Progress, row: pa.Table) -> tuple[pa.Table, str]:
+    """Returns a row with its digest, and that digest."""
+    return with_digest(row, progress.digest or lake.majority_lake_id())
 
-    def _next(self, row: pa.Table) -> pa.Table:
-        before = self._digest or self._lake.majority_lake_id()
-        chained_row, self._digest = with_digest(row, before)
-        return chained_row
+
+def _append(lake: Lake, row: pa.Table, plan: Plan) -> None:
+    """Writes a row, or finds it written: the answer to our commit can have been lost."""
+    if lake.append("epochs", row, plan.epoch):
+        return
+
+    state = row["state"][0].as_py()
+    is_same = (pc.field("epoch") == plan.epoch) & (pc.field("state") == state)
+    existing = lake.read("epochs", ["owner", "digest"], is_same).to_pylist()
+
+    if {other["digest"] for other in existing} != {row["digest"][0].as_py()}:
+        # A row names the driver that planned: another can have finished an epoch of our plan.
+        owners = sorted({other["owner"] for other in existing} - {plan.owner})
+        writers = ", ".join(owners) or "another process"
+        raise OwnerError(
+            f"epoch {plan.epoch} was {state} by {writers}: another driver writes "
+            "this lake; this one stops"
+        )
 
 
 def _now() -> dt.datetime:

@@ -15,20 +15,16 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from storage.errors import RESTORE_HINT, BrokenLakeError
 from storage.lake.floor import FLOOR, Floor
 from storage.lake.snapshots import Snapshot, snapshot_of
 from storage.rows import instant, milliseconds
 from storage.schemas import EPOCHS, SNAPSHOT, STATE_TABLES
-
-if TYPE_CHECKING:
-    from storage.lake.lake import Lake
 
 PLANNED, COMMITTED = "planned", "committed"
 Place = tuple[str, int]
@@ -103,6 +99,15 @@ class Plan:
     def landed(self) -> dict[Place, int]:
         """Returns where landing stands after this epoch."""
         return {r.place: r.to_offset for r in self.ranges}
+
+    def has_unreached_ends(self, landed: Mapping[Place, int]) -> bool:
+        """Returns whether Kafka had more records for this epoch than have landed since.
+
+        Input: the next offset to land of each partition.
+        """
+        return any(
+            max(r.end_offset, r.asked_end_offset or 0) > landed.get(r.place, 0) for r in self.ranges
+        )
 
     def queue_ends(self, topic: str) -> dict[int, int]:
         """Returns where landing of one topic stands after this epoch, by queue."""
@@ -208,107 +213,6 @@ def has_snapshot(row: Mapping[str, Any]) -> bool:
     return dict(row["counts"] or ()).get(SNAPSHOT) == 1
 
 
-@dataclass(frozen=True)
-class Progress:
-    """Where the epochs stand.
-
-    `last`: the newest committed plan. `unfinished`: the plan to finish first. `next_offsets` and
-    `tables`: after `last`. `recent`: the newest plans, for `known_at`. `full_epoch`: the newest
-    epoch whose row names all queues and tables. `digest`: of the newest row. `changes`: how many
-    rows `last` wrote into the tables of the state, those of a snapshot included.
-    """
-
-    last: Plan | None
-    unfinished: Plan | None
-    next_offsets: Mapping[tuple[str, int], int]
-    recent: tuple[Plan, ...]
-    full_epoch: int | None
-    tables: Mapping[str, TableVersion] = field(default_factory=dict)
-    digest: str = ""
-    changes: int = 0
-
-    @property
-    def next_epoch(self) -> int:
-        """Returns the number of the epoch to plan next."""
-        return 1 if self.last is None else self.last.epoch + 1
-
-    @property
-    def newest_epoch(self) -> int:
-        """Returns the number of the newest planned epoch; 0 before the first."""
-        return self.next_epoch if self.unfinished is not None else self.next_epoch - 1
-
-
-NAMED_EPOCHS_MAX: Final = 500  # the most epochs that settings allow between two rows that name all
-_RECENT_EPOCHS = 1000  # a job needs older plans only if it lags by more epochs
-NO_PROGRESS: Final = Progress(None, None, {}, (), None)
-
-
-def read_progress(lake: Lake, until: int | None = None) -> Progress:
-    """Returns where the epochs stand, from the newest rows.
-
-    Input: `until`: the epoch that counts as the newest.
-    Errors: BrokenLakeError when a planned row is missing.
-    """
-    newest = lake.max_value("epochs", "epoch")
-    if newest is None:
-        return NO_PROGRESS
-    if until is not None:
-        newest = min(newest, until)
-
-    recent = (pc.field("epoch") > newest - _RECENT_EPOCHS) & (pc.field("epoch") <= newest)
-    rows = lake.read("epochs", where=recent).to_pylist()
-    committed = {row["epoch"]: row for row in rows if row["state"] == COMMITTED}
-    plans = {row["epoch"]: row for row in rows if row["state"] == PLANNED}
-
-    lacking = sorted((committed.keys() | {newest}) - plans.keys())
-    if lacking:
-        raise BrokenLakeError(
-            f"the table epochs of the lake {lake.path} has no planned row of epoch {lacking[0]}: "
-            f"{RESTORE_HINT}"
-        )
-
-    last_epoch = max(committed, default=None)
-    unfinished = plans[newest] if newest not in committed else None
-    newest_row = unfinished or committed[newest]
-
-    full_epochs = (e for e, row in committed.items() if SNAPSHOT in dict(row["counts"] or ()))
-    full_epoch = max(full_epochs, default=None)
-    next_offsets: dict[Place, int] = {}
-    tables: dict[str, TableVersion] = {}
-    for row in _rows_since(lake, committed, full_epoch, min(plans)):
-        next_offsets |= next_offsets_of(row)
-        tables |= table_versions_of(row)
-
-    return Progress(
-        last=None if last_epoch is None else parse_plan(plans[last_epoch]),
-        unfinished=None if unfinished is None else parse_plan(unfinished),
-        next_offsets=next_offsets,
-        recent=tuple(parse_plan(plans[epoch]) for epoch in sorted(committed)),
-        full_epoch=full_epoch,
-        tables=tables,
-        digest=newest_row.get("digest") or "",
-        changes=0 if last_epoch is None else changes_in(dict(committed[last_epoch]["counts"])),
-    )
-
-
 def changes_in(counts: Mapping[str, int]) -> int:
     """Returns how many rows an epoch wrote into the tables of the state."""
     return sum(counts.get(table, 0) for table in STATE_TABLES)
-
-
-def _rows_since(
-    lake: Lake, committed: Mapping[int, Mapping[str, Any]], full_epoch: int | None, first: int
-) -> list[Mapping[str, Any]]:
-    """Returns the committed rows from that of `full_epoch` on, in order; all if it is None.
-
-    Input: `committed`: the rows from epoch `first` on, by epoch; earlier ones are read here.
-    """
-    rows = [row for epoch, row in committed.items() if epoch >= (full_epoch or 0)]
-
-    if full_epoch is None and first > 1:
-        before = (pc.field("epoch") < first) & (pc.field("state") == COMMITTED)
-        columns = lake.dataset("epochs").schema.names
-        names = [name for name in ("epoch", "next_offsets", "tables") if name in columns]
-        rows += lake.read("epochs", names, before).to_pylist()
-
-    return sorted(rows, key=lambda row: int(row["epoch"]))

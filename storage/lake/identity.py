@@ -10,9 +10,10 @@ import datetime as dt
 import uuid
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
+from deltalake import DeltaTable
 
 from storage.errors import (
     BrokenLakeError,
@@ -32,12 +33,32 @@ from storage.schemas import (
     TABLES,
 )
 
-if TYPE_CHECKING:
-    from storage.lake.lake import Lake
-
-
 # Columns that the newest format added, with their tables.
 _NEWEST_COLUMNS: Final = (("pending", "age_from_at"),)
+
+
+class LakeTables(Protocol):
+    """The tables of a lake, or of what is to become one; `Lake` is one of these."""
+
+    path: str
+
+    def is_table(self, table: str) -> bool:
+        """Returns whether there is such a table."""
+
+    def handle(self, table: str) -> DeltaTable:
+        """Returns a table at its newest version."""
+
+    def read(self, table: str) -> pa.Table:
+        """Returns a table's rows."""
+
+    def max_value(self, table: str, column: str) -> Any:
+        """Returns the largest value of a column by the log."""
+
+    def table_lake_id(self, table: str) -> str:
+        """Returns the id of the lake that a table belongs to; empty if it cannot be read."""
+
+    def majority_lake_id(self) -> str:
+        """Returns the id of the lake that most tables belong to."""
 
 
 def lake_row(lake_id: str, now: dt.datetime) -> pa.Table:
@@ -45,15 +66,15 @@ def lake_row(lake_id: str, now: dt.datetime) -> pa.Table:
     return pa.table([[lake_id], [FORMAT_VERSION], [now]], schema=LAKE)
 
 
-def choose_lake_id(lake: Lake) -> str:
+def choose_lake_id(lake: LakeTables) -> str:
     """Returns the id of the lake that most tables belong to; a new one if no table says."""
     existing = filter(lake.is_table, TABLES)
-    table_counts = Counter(filter(None, (lake.table(table).lake_id() for table in existing)))
+    table_counts = Counter(filter(None, (lake.table_lake_id(table) for table in existing)))
 
     return max(table_counts, key=table_counts.__getitem__, default="") or uuid.uuid4().hex
 
 
-def require_empty(lake: Lake) -> None:
+def require_empty(lake: LakeTables) -> None:
     """Checks that nothing was written: a rebuild writes the `lake` row when it has ended.
 
     Errors: UnfinishedLakeError if the row is missing; MissingTableError if the table is: a rebuild
@@ -72,14 +93,14 @@ def require_empty(lake: Lake) -> None:
     )
 
 
-def _has_epochs(lake: Lake, table: str) -> bool:
+def _has_epochs(lake: LakeTables, table: str) -> bool:
     try:
         return table != "lake" and lake.max_value(table, "epoch") is not None
     except MissingTableError:
         return False
 
 
-def identity(lake: Lake, formats: Sequence[int] = (FORMAT_VERSION,)) -> tuple[str, int]:
+def identity(lake: LakeTables, formats: Sequence[int] = (FORMAT_VERSION,)) -> tuple[str, int]:
     """Returns the lake's id and format, after checking that the caller can use it.
 
     Input: the formats that the caller can work with.
@@ -113,7 +134,7 @@ def identity(lake: Lake, formats: Sequence[int] = (FORMAT_VERSION,)) -> tuple[st
     return str(rows[0]["lake_id"]), int(version)
 
 
-def infer_identity(lake: Lake, formats: Sequence[int]) -> tuple[str, int]:
+def infer_identity(lake: LakeTables, formats: Sequence[int]) -> tuple[str, int]:
     """Returns the lake's id and format; if its row is lost, those that the other tables show.
 
     Input, Errors: as `identity`.
@@ -124,7 +145,7 @@ def infer_identity(lake: Lake, formats: Sequence[int]) -> tuple[str, int]:
         return lake.majority_lake_id(), _likely_format(lake)
 
 
-def _likely_format(lake: Lake) -> int:
+def _likely_format(lake: LakeTables) -> int:
     """Returns the lake's format by the columns that its tables have."""
     if "digest" not in _columns(lake, "epochs"):
         return 1
@@ -138,7 +159,7 @@ def _likely_format(lake: Lake) -> int:
     return DIGEST_FORMAT
 
 
-def _columns(lake: Lake, table: str) -> set[str]:
+def _columns(lake: LakeTables, table: str) -> set[str]:
     """Returns the columns that a table has; none if it is lost."""
     try:
         return {field.name for field in lake.handle(table).schema().fields}

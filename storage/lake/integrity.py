@@ -20,17 +20,18 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
 
 from storage.errors import RESTORE_HINT, BrokenLakeError, MissingTableError
 from storage.lake.chain import chain_order, digest_of
 from storage.lake.committed_tables import CommittedTables, read_committed_tables
-from storage.lake.datasets import dataset_of, file_stats
-from storage.lake.epochs import NO_PROGRESS, Progress, TableVersion, read_progress
+from storage.lake.datasets import dataset_of
+from storage.lake.epochs import TableVersion
 from storage.lake.lake import Lake
+from storage.lake.progress import NO_PROGRESS, Progress, read_progress
 from storage.lake.table import deleted_rows
 from storage.schemas import TABLES
+from txlake._committed import count_committed, lost_file
 from txlake._counted import counted
 from txlake._delta_log import files_of_table, lake_id_of
 
@@ -238,35 +239,14 @@ def _then(now: str, then: str, expected: CommittedTables) -> str:
 
 
 def _count_committed(lake: Lake, table: str, files: pa.Table, committed: int) -> tuple[int, int]:
-    """Returns how many rows of committed epochs a table holds, and the newest epoch of any row.
+    """Returns how many rows of committed epochs a table holds, and the newest epoch of any row."""
 
-    The log tells. The column `epoch` is read only of files without statistics, and of files in
-    which another writer put committed and later rows together.
-    """
-    rows, first, last = file_stats(files, ["num_records", "min.epoch", "max.epoch"]).columns
+    def read_epochs(unsure: pa.Table) -> pa.ChunkedArray:
+        with lake.translating_read_errors(table):
+            dataset = dataset_of(lake.place, table, unsure, lake.schema(table))
+            return dataset.to_table(columns=["epoch"])["epoch"]
 
-    is_known = pc.and_(pc.is_valid(rows), pc.and_(pc.is_valid(first), pc.is_valid(last)))
-    is_before = pc.less_equal(last, committed)
-    is_sure = pc.and_kleene(is_known, pc.or_kleene(is_before, pc.greater(first, committed)))
-
-    unsure = files.filter(pc.invert(is_sure))
-    row_count, newest = _count_by_reading(lake, table, unsure, committed)
-    row_count += pc.sum(rows.filter(pc.and_kleene(is_sure, is_before))).as_py() or 0
-
-    return row_count, max(newest, pc.max(last).as_py() or 0)
-
-
-def _count_by_reading(lake: Lake, table: str, files: pa.Table, committed: int) -> tuple[int, int]:
-    """Returns the same as `_count_committed`, from the column `epoch` of the files."""
-    if not files.num_rows:
-        return 0, 0
-
-    with lake.translating_read_errors(table):
-        dataset = dataset_of(lake.place, table, files, lake.schema(table))
-        epochs = dataset.to_table(columns=["epoch"])["epoch"]
-
-    is_committed = pc.less_equal(epochs, committed)
-    return pc.sum(is_committed).as_py() or 0, pc.max(epochs).as_py() or 0
+    return count_committed(files, committed, read_epochs)
 
 
 def _unplanned_rows(
@@ -318,16 +298,8 @@ def _foreign_file(lake: Lake, table: str, files: pa.Table) -> str | None:
 
 def _missing_file(lake: Lake, table: str, files: pa.Table) -> str | None:
     """Returns a file of a table's log that is missing in its folder, or has another size."""
-    filesystem = lake.place.filesystem(table)
-    logged = files.select(["path", "size_bytes"]).to_pylist() if files.num_rows else []
-
     with lake.translating_read_errors(table):
-        infos = filesystem.get_file_info([file["path"] for file in logged])
-
-    for info, file in zip(infos, logged, strict=True):
-        if info.type != pa_fs.FileType.File or info.size not in (None, file["size_bytes"]):
-            return str(info.path)
-    return None
+        return lost_file(files, lake.place.filesystem(table))
 
 
 def _chain_faults(lake: Lake, progress: Progress) -> list[Fault]:

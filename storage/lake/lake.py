@@ -66,7 +66,7 @@ class Lake:
             SmallFileCache(self.place) if is_driver and not self.place.is_local else None
         )
 
-        self.stock = RowCounts(
+        self.row_counts = RowCounts(
             lambda table: self.table(table).version(), lambda table: self.table(table).rows()
         )
 
@@ -147,6 +147,10 @@ class Lake:
         """Returns the id of the lake that most tables belong to; a new one if no table says."""
         self._majority_lake_id = self._majority_lake_id or choose_lake_id(self)
         return self._majority_lake_id
+
+    def table_lake_id(self, table: str) -> str:
+        """Returns the id of the lake that a table belongs to; empty if it cannot be read."""
+        return self.table(table).lake_id()
 
     def create_tables(self) -> None:
         """Makes the tables that are missing, `lake` as the last.
@@ -233,10 +237,10 @@ class Lake:
     def _count_rows(self, table: str, rows: int, is_committed: bool) -> int:
         """Counts rows that were to be committed. Output: how many were."""
         if not is_committed:
-            self.stock.invalidate(table)
+            self.row_counts.invalidate(table)
             return 0
 
-        self.stock.add(table, rows)
+        self.row_counts.add(table, rows)
         return rows
 
     def _commit(self, table: str, rows: pa.Table, epoch: int | None) -> bool:
@@ -276,7 +280,7 @@ class Lake:
 
         for opened in tuple(self._tables.values()):
             opened.reset()
-        self.stock.clear()
+        self.row_counts.invalidate_all()
 
 
 def append_rows(

@@ -11,9 +11,10 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 
 from storage.errors import RESTORE_HINT, BrokenLakeError, DiskError, LakeError, MissingTableError
 from storage.files.location import LakeLocation
-from storage.lake.store_error import innermost, store_error
-from txlake._delta_log import is_panic
+from storage.lake.store_error import store_error
+from txlake._delta_handle import is_panic
 from txlake._disk import disk_refusal
+from txlake._store_error import innermost
 
 _MESSAGE_MAX = 300  # characters
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from storage.lake.epochs import TableVersion
 
 
 class RowCounts:
-    """The rows of a lake's tables.
+    """The rows that were written into a lake's tables since the last `committed` row.
 
     Input: `version_of`: the version that a table stands at; `rows_of`: its rows by its log.
     """
@@ -18,45 +19,49 @@ class RowCounts:
         self._version_of = version_of
         self._rows_of = rows_of
         self._lock = threading.Lock()
-        self._rows: dict[str, int] = {}
-        self._written: set[str] = set()
-
-    def reset(self, rows: Mapping[str, int]) -> None:
-        """Takes how many rows each table holds; from here on written rows are counted."""
-        with self._lock:
-            self._rows = dict(rows)
-            self._written = set()
+        self._added: Counter[str] = Counter()
+        self._unknown: set[str] = set()
 
     def clear(self) -> None:
-        """Drops the counts of all tables; it stays known which were written."""
+        """Forgets what was written: the next `committed` row goes on from what the lake says."""
         with self._lock:
-            self._rows.clear()
+            self._added.clear()
+            self._unknown.clear()
+
+    def invalidate_all(self) -> None:
+        """Marks all tables that were written: their logs are read for their rows."""
+        with self._lock:
+            self._unknown |= self._added.keys()
 
     def add(self, table: str, rows: int) -> None:
         """Counts rows that were written into a table."""
-        if rows == 0:
-            return
-        with self._lock:
-            self._written.add(table)
-            if table in self._rows or self._version_of(table) <= 1:
-                self._rows[table] = self._rows.get(table, 0) + rows
+        if rows:
+            with self._lock:
+                self._added[table] += rows
 
     def invalidate(self, table: str) -> None:
-        """Drops the count of a table that an earlier run has written: its log is read for it."""
+        """Marks a table that an earlier run has written: its log is read for its rows."""
         with self._lock:
-            self._written.add(table)
-            self._rows.pop(table, None)
+            self._unknown.add(table)
 
-    def changed(self) -> dict[str, TableVersion]:
-        """Returns the tables that were written since the last call, by name."""
+    def take(self, before: Mapping[str, TableVersion]) -> dict[str, TableVersion]:
+        """Returns the tables that were written since the last call, by name.
+
+        Input: the tables as they were then. A table that is not among them is counted from its
+        first rows; if it had some before, its log is read.
+        """
         with self._lock:
-            tables = sorted(self._written - {"epochs", "lake"})
-            self._written = set()
+            added, unknown = self._added, self._unknown
+            self._added, self._unknown = Counter(), set()
 
-            for table in tables:
-                if table not in self._rows:
-                    self._rows[table] = self._rows_of(table)
+        tables = {}
+        for table in sorted((added.keys() | unknown) - {"epochs", "lake"}):
+            version = self._version_of(table)
 
-            return {
-                table: TableVersion(self._version_of(table), self._rows[table]) for table in tables
-            }
+            if table in unknown or (table not in before and version > 1):
+                rows = self._rows_of(table)
+            else:
+                rows = added[table] + (before[table].rows if table in before else 0)
+
+            tables[table] = TableVersion(version, rows)
+        return tables

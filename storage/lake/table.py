@@ -23,10 +23,11 @@ from storage.files.data_files import STATISTICS, DataFile
 from storage.files.location import LakeLocation
 from storage.files.order import table_kind
 from storage.files.small_file_cache import SmallFileCache
-from storage.lake.datasets import bounds_of, dataset_of, file_stats, files_of
+from storage.lake.datasets import bounds_of, dataset_of
 from storage.lake.delta_log import commit_json, is_supported, log_entries
 from storage.lake.open_table import make_table, translating_read_errors, translating_store_errors
 from storage.lake.table_head import TableHead
+from txlake._delta_handle import file_stats, files_of
 from txlake._delta_log import LAKE_ID_PROPERTY, lake_id_of
 from txlake.protocol import DELETED_EPOCH_ID, deleted_id, floor_id
 

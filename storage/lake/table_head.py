@@ -15,10 +15,9 @@ from deltalake.exceptions import DeltaError
 
 from storage.files.data_files import DataFile
 from storage.files.location import LakeLocation
-from storage.lake.datasets import files_of
 from storage.lake.delta_log import with_added
-from storage.lake.open_table import translating_read_errors, translating_store_errors
-from txlake._delta_log import is_newest, read_newest_checkpoint
+from storage.lake.open_table import translating_read_errors
+from txlake._delta_handle import DeltaHandle, files_of
 
 
 class TableHead:
@@ -34,7 +33,7 @@ class TableHead:
         self._is_trusted = is_trusted
         self._path = place.table_path(name)
 
-        self._handle: DeltaTable | None = None
+        self._handle = DeltaHandle(self._path, place.storage_options)
         self._is_current = False
         self._added: list[DataFile] = []  # by entries of ours that the handle has not read
         self._ahead = 0  # how many such entries there are
@@ -45,47 +44,27 @@ class TableHead:
 
         Errors: MissingTableError; BrokenLakeError when the log cannot be read.
         """
-        handle = self._handle
-
-        if handle is not None:
-            is_known = self._is_trusted and self._is_current and not self._ahead
-            if is_known or self._has_read_all(handle):
-                return handle
-
-            try:
-                with translating_store_errors(self._place):
-                    handle.update_incremental()
-                self._take(handle)
-                return handle
-            except DeltaError:  # its log was cleaned up beyond the version of the handle
-                self._handle = None
+        handle = self._handle.table
+        if handle is not None and self._is_trusted and self._is_current and not self._ahead:
+            return handle
 
         with translating_read_errors(self._place, self._name):
-            if self._place.is_local:
-                read_newest_checkpoint(self._path)
-            handle = DeltaTable(self._path, storage_options=self._place.storage_options)
+            handle = self._handle.newest()
 
-        self._take(handle)
+        self._is_current = True
+        self._added, self._ahead = [], 0
         return handle
 
     def cached_handle(self) -> DeltaTable:
         """Returns a handle that lacks nothing but entries of ours. Errors: as `handle`."""
-        if self._ahead and self._is_current and self._handle is not None:
-            return self._handle
+        handle = self._handle.table
+        if handle is not None and self._ahead and self._is_current:
+            return handle
         return self.handle()
-
-    def _has_read_all(self, handle: DeltaTable) -> bool:
-        """Returns whether the log is known to have nothing newer; on a store it never is."""
-        return self._place.is_local and is_newest(self._path, handle.version())
-
-    def _take(self, handle: DeltaTable) -> None:
-        self._handle = handle
-        self._is_current = True
-        self._added, self._ahead = [], 0
 
     def version(self) -> int:
         """Returns the newest known version, without a look at the log."""
-        return int((self._handle or self.handle()).version()) + self._ahead
+        return int((self._handle.table or self.handle()).version()) + self._ahead
 
     def files(self) -> pa.Table:
         """Returns the files of the newest version, as delta-rs lists them."""
@@ -97,7 +76,7 @@ class TableHead:
 
     def reset(self) -> None:
         """Drops all that is known."""
-        self._handle = None
+        self._handle.forget()
         self._is_current = False
         self._added, self._ahead = [], 0
         self._seen = -1, -1

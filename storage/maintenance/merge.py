@@ -22,12 +22,12 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from storage.files.data_files import DataFile, write_file
 from storage.files.order import DUE_GROUP_ROWS, in_file_order
-from storage.lake.datasets import file_stats
 from storage.lake.lake import NO_LOG_UPKEEP, Lake
 from storage.maintenance.limits import StepResult
 from storage.maintenance.merge_plan import TableFile, merged_name
 from storage.rows import milliseconds
 from storage.wire.record_kinds import SCHEDULE
+from txlake._delta_handle import file_stats
 
 _GROUP_ROWS_MIN, _GROUP_ROWS_MAX = 1_000, 65_536
 _GROUP_BYTES = 4 * 1024 * 1024  # a consumer's window is a few of these

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 
 from storage.errors import BrokenLakeError
 from storage.lake.chain import chain_order
-from storage.lake.epochs import NO_PROGRESS, read_progress
 from storage.lake.integrity import Fault, chain_faults, find_faults, retry_while_written
 from storage.lake.lake import Lake
+from storage.lake.progress import NO_PROGRESS, read_progress
 from storage.lake.table import deleted_epoch, deleted_rows, queue_floor
 from storage.schemas import DIGEST_FORMAT, TABLES, TOPIC
 from storage.verify.reader import Reader

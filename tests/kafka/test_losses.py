@@ -21,8 +21,8 @@ from pipelines.errors import LostInputError
 from pipelines.local_broker.broker import Broker
 from pipelines.replay import verify as replayed
 from pipelines.settings import Settings
-from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake
+from storage.lake.progress import read_progress
 from storage.verify.run import verify
 from tests.support.job import Job, refusal, running, settings_for
 from tests.support.kafka_writer import KafkaWriter

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pipelines.local_broker.broker import Broker
 from pipelines.replay import rebuild
 from pipelines.replay import verify as run_again
-from storage.lake.epochs import read_progress
+from storage.lake.progress import read_progress
 from storage.verify.run import verify
 from tests.support.job import Job, running, settings_for
 from tests.support.kafka_writer import KafkaWriter

@@ -23,7 +23,7 @@ from pipelines.health.kafka import members_of, topic_lags
 from pipelines.job.group import DriverGroup
 from pipelines.operate.records import command, operation, write
 from pipelines.settings import Settings
-from storage.lake.epochs import read_progress
+from storage.lake.progress import read_progress
 from tests.support.job import Job, running, settings_for
 from tests.support.producers import CommitsWhenAsked, options_of
 from tests.support.rights_broker import RightsBroker

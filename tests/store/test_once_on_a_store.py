@@ -13,9 +13,9 @@ from pipelines.local_store.store import Store
 from storage.errors import OwnerError
 from storage.files.data_files import new_name, write_file
 from storage.files.location import LakeLocation, lake_location
-from storage.lake.epoch_log import EpochLog
-from storage.lake.epochs import read_progress
+from storage.lake.epoch_log import write_commit, write_plan
 from storage.lake.lake import Lake
+from storage.lake.progress import read_progress
 from storage.schemas import HALF
 from tests.support.fault_proxy import FaultProxy
 from tests.support.faults import DATA, LIST, LOG, CutBefore, Fault, LostAnswer
@@ -42,12 +42,6 @@ def place(store: Store, proxy: FaultProxy, unique: Callable[[str], str]) -> Lake
 @pytest.fixture
 def driver(place: LakeLocation) -> Lake:
     return Lake(place, is_driver=True)
-
-
-def log_of(lake: Lake) -> EpochLog:
-    log = EpochLog(lake)
-    log.resume_from(read_progress(lake))
-    return log
 
 
 def test_a_commit_is_one_file_and_one_entry(
@@ -140,17 +134,18 @@ def test_an_entry_that_was_not_written_is_written_by_delta_rs(
 def test_a_driver_that_slept_until_the_log_was_cleaned_up_plans_and_commits_nothing(
     place: LakeLocation, driver: Lake, state: str
 ) -> None:
-    asleep = log_of(driver)
-    asleep.plan(plan(1, "asleep"))
+    asleep = write_plan(driver, read_progress(driver), plan(1, "asleep"))
     if state == "planned":
-        asleep.commit(plan(1, "asleep"), {}, {}, {})
+        asleep = write_commit(driver, asleep, plan(1, "asleep"), {}, {}, {})
+
     awake = Lake(place, is_driver=True)
-    log = log_of(awake)
+    progress = read_progress(awake)
     if state == "committed":
-        log.commit(plan(1, "asleep"), {}, {"checks": 1}, {})
+        progress = write_commit(awake, progress, plan(1, "asleep"), {}, {"checks": 1}, {})
     for epoch in (2, 3):
-        log.plan(plan(epoch, "awake"))
-        log.commit(plan(epoch, "awake"), {}, {}, {})
+        progress = write_plan(awake, progress, plan(epoch, "awake"))
+        progress = write_commit(awake, progress, plan(epoch, "awake"), {}, {}, {})
+
     newest = awake.handle("epochs")
     newest.create_checkpoint()
     entries = place.filesystem("epochs/_delta_log")
@@ -158,9 +153,9 @@ def test_a_driver_that_slept_until_the_log_was_cleaned_up_plans_and_commits_noth
         entries.delete_file(f"{version:020}.json")
     with pytest.raises(OwnerError, match="another driver writes this lake; this one stops"):
         if state == "planned":
-            asleep.plan(plan(2, "asleep"))
+            write_plan(driver, asleep, plan(2, "asleep"))
         else:
-            asleep.commit(plan(1, "asleep"), {}, {}, {})
+            write_commit(driver, asleep, plan(1, "asleep"), {}, {}, {})
     told = Lake(place).read("epochs").to_pylist()
     assert sorted((row["epoch"], row["state"]) for row in told) == [
         (epoch, state) for epoch in (1, 2, 3) for state in ("committed", "planned")

@@ -22,9 +22,9 @@ from pipelines.epoch.parameters import EpochSettings
 from pipelines.epoch.runner import EpochRunner
 from pipelines.epoch.task_sizing import TaskSizing
 from pipelines.replay.epochs import RecordedAsker
-from storage.lake.epoch_log import EpochLog
-from storage.lake.epochs import NO_PROGRESS, Plan, Progress, read_progress
+from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
+from storage.lake.progress import read_progress
 from storage.schemas import TABLES
 from storage.wire.record_kinds import WireLimits
 from tests.support.decided_rows import EpochRows
@@ -43,50 +43,31 @@ ORDERS = "topics/1"
 class WholeJob(InMemoryJob):
     """A paper job that writes down all that the job does: counts, next offsets, a snapshot."""
 
-    def __init__(self, path: Path, **parameters: Any) -> None:
-        super().__init__(path, **parameters)
-        self._resume_from(NO_PROGRESS)
-
     def go_on_in(self, lake: Lake) -> None:
         """Write the next epochs into another lake, which has the same ones."""
-        self.lake, self._log = lake, EpochLog(lake)
-        self._resume_from(read_progress(lake))
-
-    def _resume_from(self, progress: Progress) -> None:
-        log = self._log
-        log.resume_from(progress)
-
-        def commit(plan: Plan, *_: object) -> None:
-            type(log).commit(log, plan, self._offsets(), self._counts(), {})
-
-        log.commit = commit  # type: ignore[assignment, method-assign]
+        self.lake = lake
+        self._progress = read_progress(lake)
 
     def _plan(self, known: bool, ops_ahead: int) -> Plan:
         plan = super()._plan(known, ops_ahead)
         parameters = {**plan.parameters, "wire": asdict(limits())}
         return replace(plan, parameters=parameters)
 
-    def _offsets(self) -> dict[tuple[str, int], int]:
-        rows = self.state.next_offsets.to_pylist()
-        return {(row["topic"], row["queue_id"]): row["next_offset"] for row in rows}
-
-    def _write(self, rows: EpochRows) -> None:
-        self._written = rows
-        super()._write(rows)
-
-    def _counts(self) -> dict[str, int]:
-        tables, topics = self._written.tables, self._written.messages
-        rows = {
+    def _counts(self, rows: EpochRows) -> dict[str, int]:
+        tables, topics = rows.tables, rows.messages
+        counted = {
             table: len(tables.get(table, ()))
             for table in TABLES
             if table not in ("lake", "epochs", "catalog")
         }
         counts = Counter(row["outcome"].lower() for row in tables["outcomes"])
-        counts["due"] = rows["checks"]  # each was sent
+        counts["due"] = counted["checks"]  # each was sent
         counts["unreadable_half"] = sum(row["error"] is not None for row in tables["half"])
         counts["placed"] = sum(map(len, topics.values()))
-        counts.update({f"landed_{kind}": rows[kind] for kind in TOPICS})
-        counts.update({table: n for table, n in rows.items() if table not in ("half", "schedule")})
+        counts.update({f"landed_{kind}": counted[kind] for kind in TOPICS})
+        counts.update(
+            {table: n for table, n in counted.items() if table not in ("half", "schedule")}
+        )
         return {**counts, **({"snapshot": 1} if self._is_snapshot() else {})}
 
     def _is_snapshot(self) -> bool:
@@ -141,7 +122,7 @@ def start(path: Path) -> EpochRunner:
     )
     epochs = EpochRunner(LocalLander(), lake, NOTHING, RecordedAsker(), settings, lambda: 0)
     try:
-        epochs.resume_from()
+        epochs.resume()
     finally:
         epochs.close()
     return epochs

@@ -88,9 +88,9 @@ class EpochHarness:
         if not self.lake.exists():
             self._kafka.create_missing()
             self.lake.create(dt.datetime.now(dt.timezone.utc))
-        progress = self.epochs.resume_from()
-        self.epochs.check_identity(progress.unfinished or progress.last)
-        return self.epochs.recover(progress)
+        progress = self.epochs.resume()
+        self.epochs.check_identity(progress.newest)
+        return self.epochs.recover()
 
     def run(self, at_ms: int, held_back: Collection[str] = ()) -> Plan | None:
         """Run one epoch over all that Kafka has, but for what is new in the topics held back."""

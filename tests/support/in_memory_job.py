@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from checker.frames import RULE_VERSION, Parameters, State
-from storage.lake.epoch_log import EpochLog
+from storage.lake.epoch_log import write_commit, write_plan
 from storage.lake.epochs import Plan, Range
 from storage.lake.lake import Lake
+from storage.lake.progress import NO_PROGRESS
 from storage.rows import instant
 from storage.schemas import TABLES, TOPIC
 from tests.support.decided_rows import Decided, EpochRows
@@ -41,7 +42,7 @@ class InMemoryJob:
         self.at = START_AT
         self.epoch = 0
         self._decided = Decided()
-        self._log = EpochLog(self.lake)
+        self._progress = NO_PROGRESS
         self._next: dict[tuple[str, int], int] = {}
         self._landed: dict[tuple[str, int], int] = {}
         self._new: dict[str, list[Row]] = {kind: [] for kind in QUEUES}
@@ -103,20 +104,27 @@ class InMemoryJob:
         self.at += after_ms
         self.epoch += 1
         plan = self._plan(known, ops_ahead)
-        self._log.plan(plan)
+        self._progress = write_plan(self.lake, self._progress, plan)
         epoch = {**self._inputs(known, plan.floor.offsets), "attempts": _all_asked(acknowledged)}
         parameters = asdict(self.parameters)
         is_snapshot = self._is_snapshot()
         found = self._decided.epoch(self.epoch, epoch, parameters, is_snapshot=is_snapshot)
         self._write(found)
         if commit:
-            ends = self.state.next_offsets.to_pylist()
-            next_offsets = {(row["topic"], row["queue_id"]): row["next_offset"] for row in ends}
-            outcomes = Counter(row["outcome"].lower() for row in found.tables["outcomes"])
-            self._log.commit(plan, next_offsets, outcomes, {})
+            self._progress = write_commit(
+                self.lake, self._progress, plan, self._offsets(), self._counts(found), {}
+            )
         self._landed = dict(self._next)
         self._new = {kind: [] for kind in QUEUES}
         return self.epoch
+
+    def _offsets(self) -> dict[tuple[str, int], int]:
+        rows = self.state.next_offsets.to_pylist()
+        return {(row["topic"], row["queue_id"]): row["next_offset"] for row in rows}
+
+    def _counts(self, rows: EpochRows) -> dict[str, int]:
+        """Return what the epoch's committed row counts."""
+        return Counter(row["outcome"].lower() for row in rows.tables["outcomes"])
 
     def _is_snapshot(self) -> bool:
         """Return whether the epoch writes down the whole state."""

@@ -22,8 +22,9 @@ from pipelines.kafka_client.admin import KafkaAdmin
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings, parse
 from storage.errors import LakeError
-from storage.lake.epochs import Plan, read_progress
+from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
+from storage.lake.progress import read_progress
 from storage.rows import milliseconds
 from storage.verify.run import verify
 from tests.support.wait import DEADLINE_S, wait_until

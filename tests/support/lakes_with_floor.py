@@ -6,9 +6,9 @@ import random
 from pathlib import Path
 
 from pipelines.replay import verification
-from storage.lake.epochs import read_progress
 from storage.lake.integrity import require_intact, require_recorded
 from storage.lake.lake import Lake
+from storage.lake.progress import read_progress
 from storage.maintenance.topic_retention import Retention
 from storage.verify.run import verify
 from tests.support.aging_job import AgingJob, live

@@ -26,8 +26,8 @@ from pipelines.job.maintenance import MaintenanceScheduler
 from pipelines.kafka_client.admin import KafkaAdmin, Partition
 from pipelines.settings import Settings
 from storage.files.location import lake_location
-from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake
+from storage.lake.progress import read_progress
 from storage.maintenance.maintenance import Maintenance
 from storage.verify.run import verify
 from tests.support.crash_scenario import ANSWERING, WRITES, CrashScenario

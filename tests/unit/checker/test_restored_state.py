@@ -20,8 +20,8 @@ from deltalake import write_deltalake
 from checker.frames import STATE_KEYS, State
 from checker.frames_ops import active
 from pipelines.epoch.recorded_state import FRAMES, restore
-from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake
+from storage.lake.progress import read_progress
 from storage.schemas import LEFT, PUT, SNAPSHOT, STATE_TABLES, TABLES
 from storage.verify import run
 from storage.verify.run import verify

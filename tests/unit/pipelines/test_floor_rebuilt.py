@@ -18,8 +18,8 @@ from pipelines.errors import StartError
 from pipelines.replay import floor_copy, rebuild, source
 from pipelines.replay.epochs import ReplayedEpochs
 from storage.errors import BrokenLakeError, LakeError, OlderLakeError, UnfinishedLakeError
-from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake
+from storage.lake.progress import read_progress
 from storage.schemas import DIGEST_FORMAT
 from tests.support.aging_job import AgingJob, live
 from tests.support.epoch_harness import decided_rows_of, rows_of

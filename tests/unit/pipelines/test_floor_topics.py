@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pipelines.replay import rebuild
-from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake
+from storage.lake.progress import read_progress
 from storage.lake.table import deleted_epoch, queue_floor
 from storage.maintenance.topic_retention import Retention, alter, configs_of
 from tests.support.aging_job import EPOCH_MS, AgingJob, live

@@ -14,9 +14,10 @@ from pipelines.job.maintenance import MaintenanceScheduler
 from pipelines.settings import MetricsSettings, parse
 from storage.errors import OwnerError
 from storage.files.location import lake_location
-from storage.lake.epochs import Plan, read_progress
+from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
 from storage.lake.lock import LakeLock
+from storage.lake.progress import read_progress
 from storage.maintenance import maintenance
 from tests.support.in_memory_job import InMemoryJob
 from tests.support.maintenance_rounds import NOW_GONE, parquet_files, rows_in

@@ -16,9 +16,10 @@ from pipelines.job.maintenance import MaintenanceScheduler
 from pipelines.jvm.lock import file_lock
 from pipelines.operate import records as operator_records
 from pipelines.operate.records import Record
-from storage.lake.epochs import Plan, read_progress
+from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
 from storage.lake.lock import LakeLock
+from storage.lake.progress import read_progress
 from storage.maintenance.limits import MaintenanceLimits
 from storage.maintenance.merge import files_of
 from storage.verify.run import verify

@@ -19,8 +19,9 @@ from pipelines.metrics.collector import Collector
 from pipelines.metrics.epoch_counts import EpochCounts
 from pipelines.metrics.labels import Labels
 from pipelines.metrics.lag import Lag
-from storage.lake.epochs import Plan, Range, read_progress
+from storage.lake.epochs import Plan, Range
 from storage.lake.lake import Lake
+from storage.lake.progress import read_progress
 from tests.support.history import SILENT, START_AT, History
 from tests.support.in_memory_job import InMemoryJob
 from tests.support.metrics_client import ReportedHistory, Samples, reporter_of, samples_of

@@ -21,8 +21,8 @@ from pipelines.replay.rebuild import fill
 from pipelines.replay.refill import Identity
 from storage.errors import UnfinishedLakeError
 from storage.lake.buffered import BufferedLake
-from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake
+from storage.lake.progress import read_progress
 from storage.schemas import STATE_TABLES
 from storage.verify.run import verify as verify_invariants
 from tests.support.epoch_harness import decided_rows_of

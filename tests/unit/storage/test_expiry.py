@@ -17,9 +17,10 @@ from pipelines.cli.main import main
 from pipelines.epoch.recorded_state import restore
 from pipelines.replay import verification
 from storage.errors import OwnerError
-from storage.lake.epochs import COMMITTED, PLANNED, next_offsets_of, read_progress
+from storage.lake.epochs import COMMITTED, PLANNED, next_offsets_of
 from storage.lake.integrity import require_intact
 from storage.lake.lake import Lake
+from storage.lake.progress import read_progress
 from storage.maintenance.expiry import EXPIRING, Expiry, delete
 from storage.maintenance.limits import StepResult
 from storage.maintenance.merge import files_of

@@ -18,8 +18,8 @@ from deltalake.table import TableAlterer
 from pipelines.epoch.recorded_state import restore
 from storage.files.data_files import DataFile
 from storage.files.location import LakeLocation
-from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake
+from storage.lake.progress import read_progress
 from storage.lake.pruned import read_rows
 from storage.maintenance import maintenance as maintaining
 from storage.maintenance import merge as merging

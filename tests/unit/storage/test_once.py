@@ -12,9 +12,9 @@ from deltalake.exceptions import CommitFailedError
 
 from storage.errors import OwnerError
 from storage.lake import lake as lakes
-from storage.lake.epoch_log import EpochLog
-from storage.lake.epochs import NO_PROGRESS, read_progress
+from storage.lake.epoch_log import write_commit, write_plan
 from storage.lake.lake import Lake
+from storage.lake.progress import NO_PROGRESS, read_progress
 from tests.support.owned_rows import NOW, plan, reasons, rows
 
 
@@ -111,28 +111,22 @@ def test_commit_whose_answer_was_lost_is_not_made_twice(
     assert reasons(path) == {1: ["first"]}
 
 
-def log_of(path: str) -> EpochLog:
-    log = EpochLog(Lake(path))
-    log.resume_from(NO_PROGRESS)
-    return log
-
-
 def test_of_two_drivers_that_plan_an_epoch_the_second_stops(path: str) -> None:
-    first, second = log_of(path), log_of(path)
-    first.plan(plan(1, "one"))
+    first, second = Lake(path), Lake(path)
+    write_plan(first, NO_PROGRESS, plan(1, "one"))
+
     with pytest.raises(OwnerError, match=r"^epoch 1 was planned by one: another driver writes"):
-        second.plan(plan(1, "two"))
+        write_plan(second, NO_PROGRESS, plan(1, "two"))
     assert Lake(path).read("epochs")["owner"].to_pylist() == ["one"]
 
 
 def test_of_two_drivers_that_commit_an_epoch_the_second_stops(path: str) -> None:
-    first = log_of(path)
-    first.plan(plan(1, "one"))
-    second = EpochLog(Lake(path))
-    second.resume_from(read_progress(Lake(path)))
-    second.commit(plan(1, "two"), {}, {}, {})
+    first, second = Lake(path), Lake(path)
+    planned = write_plan(first, NO_PROGRESS, plan(1, "one"))
+    write_commit(second, read_progress(second), plan(1, "two"), {}, {}, {})
+
     with pytest.raises(OwnerError, match=r"^epoch 1 was committed by two: another driver writes"):
-        first.commit(plan(1, "one"), {}, {"checks": 1}, {})
+        write_commit(first, planned, plan(1, "one"), {}, {"checks": 1}, {})
     assert Lake(path).read("epochs")["state"].to_pylist().count("committed") == 1
 
 
@@ -144,8 +138,8 @@ def test_planned_row_whose_answer_was_lost_is_ones_own(
         monkeypatch.setattr(lakes, "write_deltalake", write_deltalake)
         raise CommitFailedError("the store said 412 to its own file")
 
-    log = log_of(path)
+    lake = Lake(path)
     monkeypatch.setattr(lakes, "write_deltalake", write)
-    log.plan(plan(1, "one"))
-    log.commit(plan(1, "one"), {}, {}, {})
+    planned = write_plan(lake, NO_PROGRESS, plan(1, "one"))
+    write_commit(lake, planned, plan(1, "one"), {}, {}, {})
     assert Lake(path).read("epochs").num_rows == 2

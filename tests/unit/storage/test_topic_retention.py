@@ -14,9 +14,9 @@ from deltalake import DeltaTable
 from pipelines.cli.main import main
 from pipelines.replay import verification
 from storage.errors import BrokenLakeError
-from storage.lake.epochs import read_progress
 from storage.lake.integrity import require_intact, require_readable, require_recorded
 from storage.lake.lake import Lake
+from storage.lake.progress import read_progress
 from storage.lake.table import deleted_epoch, queue_floor
 from storage.maintenance.limits import StepResult
 from storage.maintenance.maintenance import Maintenance

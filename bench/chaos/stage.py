@@ -1,0 +1,42 @@
+"""What a chaos run is made of: its folder, its broker, its drivers, and what was sent and seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.chaos.drivers import Drivers
+from bench.chaos.journal import Journal, Seen
+from bench.chaos.names import DRIVERS
+from bench.chaos.raw_journal import RawJournal
+from bench.lake_store import LakeStore
+from pipelines.local_broker.broker import Broker
+from pipelines.settings import load
+from storage.files.location import LakeLocation
+
+
+class Stage:
+    """The folder of one run, and all that its programs share."""
+
+    def __init__(
+        self, lake: Path, folder: Path, seed: int, store: LakeStore | None, drivers: int
+    ) -> None:
+        self.folder = folder.absolute()
+        self.seed = seed
+        self.lake_section = {"path": str(lake.absolute())}
+        if store is not None:
+            self.lake_section = store.section(lake.name)
+
+        for name in ("logs", "temp"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+
+        self.conf = self.folder / "lake.toml"  # of all but the drivers: where the lake is
+        self.journal = Journal(self.folder / "journal.sqlite")
+        self.raw_journal = RawJournal(self.folder / "raw.sqlite")
+        self.seen = Seen(self.folder / "seen.sqlite")
+        self.broker = Broker(self.folder / "kafka")
+        self.drivers = Drivers(DRIVERS[:drivers])
+
+    @property
+    def place(self) -> LakeLocation:
+        """Returns where the lake is; the run has to have begun."""
+        return load(self.conf).lake.place()
