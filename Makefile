@@ -25,7 +25,7 @@ LOCK_OPTIONS := --quiet --universal --python-version 3.10 --generate-hashes --no
 	--no-annotate --custom-compile-command "make lock"
 
 .PHONY: FORCE help venv java jars setup test tests check unit soak demo bench bench-peer notebooks broker \
-	lint types sbom audit lock jars-lock clean
+	lint types dist sbom audit lock jars-lock clean
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -132,6 +132,9 @@ $(VENV)/.jupyter: $(VENV)/.ready requirements-jupyter.lock
 	@echo "set-up: JupyterLab"
 	@$(PIP) --require-hashes -r requirements-jupyter.lock
 	@touch $@
+
+dist: $(VENV)/.release ## Build the wheels of the job and of the SDK: dist
+	@$(PY) -m release.wheels
 
 sbom: $(VENV)/.release ## Write what a release is made of: build/txlake.cdx.json, CycloneDX
 	@$(PY) -m release.bill

@@ -32,14 +32,11 @@ from cyclonedx.model.component import Component, ComponentScope, ComponentType
 from cyclonedx.model.license import License
 from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from pipelines.jvm.jars import Jar, sha256_of
 from release import licences
-from release.locks import ROOT, Package, jars, packages
+from release.locks import ROOT, Package, jars, needed_packages, packages
 
-_OURS: Final = ("txlake", "txlake-pipelines")
 _NEEDED_SET: Final = "spark"
 _FILE_NAME: Final = re.compile(r"(.+?)-(\d.*)\.jar")
 _MAVEN: Final = re.compile(r"META-INF/maven/([^/]+)/([^/]+)/pom\.properties")
@@ -60,23 +57,6 @@ def bill() -> Bom:
         made.components.add(component)
     made.register_dependency(ours, found)
     return made
-
-
-def needed_packages() -> set[str]:
-    """Returns what our distributions need, with the extras they name, by what is installed."""
-    needed: set[tuple[str, str]] = set()
-    asked = [(name, "") for name in _OURS]
-    while asked:
-        name, extra = asked.pop()
-        if (name, extra) in needed:
-            continue
-        needed.add((name, extra))
-        for line in metadata.requires(name) or ():
-            requirement = Requirement(line)
-            if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
-                other = str(canonicalize_name(requirement.name))
-                asked += [(other, named) for named in ("", *requirement.extras)]
-    return {name for name, _ in needed} - {*_OURS}
 
 
 def _of_package(package: Package, is_needed: bool) -> Component:

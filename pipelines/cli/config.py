@@ -1,10 +1,12 @@
-"""`txlake config`: the settings in force, and whether they can be used."""
+"""`txlake config`: the settings in force, whether they can be used, and samples of them."""
 
 from __future__ import annotations
 
 import click
 
 from pipelines.cli.options import conf_option, print_list, rows_option, settings_of
+from pipelines.settings.shipped import SAMPLES
+from pipelines.settings.shipped import sample as read_sample
 
 
 @click.group()
@@ -42,3 +44,19 @@ def validate(conf: str) -> None:
         f"{conf}: the settings can be used; whether the lake and Kafka let the job in shows when "
         "it starts"
     )
+
+
+@config.command()
+@click.argument("name", type=click.Choice(list(SAMPLES)), default="local.toml")
+@click.option("--list", "is_list", is_flag=True, help="Say which files there are, and what for.")
+def sample(name: str, is_list: bool) -> None:
+    """Print a file that comes with txlake: local.toml, settings with all defaults.
+
+    `txlake config sample > job.toml` begins a job's own settings.
+    """
+    if is_list:
+        width = max(map(len, SAMPLES))
+        lines = [f"{file:{width}}  {purpose}" for file, purpose in SAMPLES.items()]
+        click.echo("\n".join(lines))
+    else:
+        click.echo(read_sample(name), nl=False)

@@ -17,7 +17,8 @@ from pipelines.cli.options import conf_of, refuse_if
 from pipelines.jvm.cluster import cluster_conf, environment_conf, write_environment
 from pipelines.jvm.jars import class_path
 from pipelines.jvm.java import java_home
-from pipelines.jvm.session import CONF_FOLDER, java_options
+from pipelines.jvm.session import java_options
+from pipelines.settings.shipped import CONF_FOLDER
 
 _PACKAGES = ("pipelines", "storage", "checker")
 

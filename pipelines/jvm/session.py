@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from py4j.protocol import Py4JError
@@ -26,6 +25,7 @@ from pipelines.jvm.spark_settings import (
     start_error,
 )
 from pipelines.settings import SPARK
+from pipelines.settings.shipped import CONF_FOLDER
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 # What py4j raises where the JVM has ended: an error of its own, from the next call on the socket's.
 JVM_LOST = (Py4JError, OSError)
-CONF_FOLDER = Path(__file__).parents[2] / "conf"
 # `query.stop()` while Python runs can overflow the stream thread's stack.
 _JAVA_OPTIONS = (
     "-Xss16m -Xmn192m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=40 "
