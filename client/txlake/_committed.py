@@ -17,6 +17,7 @@ import pyarrow.fs as pa_fs
 from txlake._delta_handle import file_stats
 
 NAMED_EPOCHS_MAX: Final = 500  # the most epochs that settings allow between two rows that name all
+COLUMNS: Final = ("epoch", "state", "counts", "tables")  # of `epochs`: all that is read for it
 _NAMES_ALL: Final = "snapshot"  # among the counts of such a row
 
 

@@ -12,7 +12,13 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txlake._committed import NAMED_EPOCHS_MAX, count_committed, named_tables, since_full_row
+from txlake._committed import (
+    COLUMNS,
+    NAMED_EPOCHS_MAX,
+    count_committed,
+    named_tables,
+    since_full_row,
+)
 from txlake._counted import counted
 from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles, first_line
 from txlake._delta_log import lake_id_of
@@ -22,7 +28,6 @@ from txlake.protocol import deleted_id
 
 _TRIES = 4
 _PAUSE_S = 0.05
-_COLUMNS = ["epoch", "state", "counts", "tables"]
 
 
 class TableChecks:
@@ -154,7 +159,7 @@ def _read_committed(epochs: DeltaFiles) -> tuple[int, dict[str, tuple[int, int]]
 def _commits(epochs: DeltaFiles, within: pc.Expression) -> pa.Table:
     """Returns committed rows, the oldest first."""
     where = within & (pc.field("state") == "committed")
-    return epochs.dataset(epochs.files).to_table(_COLUMNS, filter=where).sort_by("epoch")
+    return epochs.dataset(epochs.files).to_table(list(COLUMNS), filter=where).sort_by("epoch")
 
 
 def _count_committed(files: DeltaFiles, committed: int) -> tuple[int, int]:

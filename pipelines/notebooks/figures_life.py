@@ -21,7 +21,7 @@ from pipelines.notebooks.figures import (
     picture,
     time_axis,
 )
-from pipelines.notebooks.history import Moment
+from pipelines.notebooks.history import PointInTime
 
 # Lanes from top to bottom; an event of another kind has a lane of its own below.
 _LANES: Final = {
@@ -56,18 +56,18 @@ def life(events: pl.DataFrame, title: str) -> Picture:
     return figure
 
 
-def fates(fates: pl.DataFrame, when: Moment, last_at: dt.datetime) -> Picture:
-    """Returns a figure of the halves that were pending at a moment: their waits, and their ends.
+def outcomes_since(halves: pl.DataFrame, when: PointInTime, last_at: dt.datetime) -> Picture:
+    """Returns a figure of the halves that were pending at an instant: their waits, and their ends.
 
-    Input: `past.fates`; `last_at`: `epoch_at` of the newest epoch: bars of pending halves end
-    there.
+    Input: `outcomes_since` of notebook 3; `last_at`: `epoch_at` of the newest epoch: bars of
+    pending halves end there.
     """
-    shown = fates.head(_MOST_BARS)
+    shown = halves.head(_MOST_BARS)
     title = f"Pending at {when}"
     if shown.is_empty():
         return nothing(title, "Nothing was pending.")
-    if len(fates) > len(shown):
-        title += f"\n(the {len(shown)} oldest of {len(fates)})"
+    if len(halves) > len(shown):
+        title += f"\n(the {len(shown)} oldest of {len(halves)})"
     figure, (axes,) = picture(title, max(2.6, 1.6 + 0.22 * len(shown)))
     for place, (_, _, begun, ended, fate, *_) in enumerate(shown.rows()):
         left, right = date2num(begun), date2num(ended or last_at)

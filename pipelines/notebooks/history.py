@@ -46,7 +46,7 @@ GROUP BY p.epoch, p.epoch_at ORDER BY count(w.queue_id) DESC, p.epoch DESC LIMIT
 
 
 @dataclass(frozen=True)
-class Moment:
+class PointInTime:
     """An instant, and the newest epoch at or before it."""
 
     at: dt.datetime
@@ -60,7 +60,7 @@ class Moment:
         )
 
 
-def moment(lake: OpenLake, at: str | None = None) -> Moment:
+def point_in_time(lake: OpenLake, at: str | None = None) -> PointInTime:
     """Returns the epoch of an instant: `14:05`, `14:05:30`, `2026-01-31 14:05` or any ISO instant.
 
     A time of day is the last one before the lake's newest epoch. Without an instant: the last of
@@ -76,7 +76,7 @@ def moment(lake: OpenLake, at: str | None = None) -> Moment:
     if plans.is_empty():
         raise LakeError(f"at {when} the lake {lake.lake.path} had no epoch yet")
     ((epoch, epoch_at),) = plans.rows()
-    return Moment(when, epoch, epoch_at)
+    return PointInTime(when, epoch, epoch_at)
 
 
 def _parse(text: str, newest: dt.datetime) -> dt.datetime:
@@ -89,7 +89,7 @@ def _parse(text: str, newest: dt.datetime) -> dt.datetime:
     return at if at <= newest else at - dt.timedelta(days=1)
 
 
-def pending(lake: OpenLake, when: Moment) -> pl.DataFrame:
+def pending(lake: OpenLake, when: PointInTime) -> pl.DataFrame:
     """Returns the halves that waited for their end after the moment's epoch, oldest first.
 
     Discarded halves are left out. `next`: what time does to it next; `next_at`: the `known_at` of
@@ -116,7 +116,7 @@ def _pending_row(row: Row, plan: Plan) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def versions(lake: OpenLake, when: Moment, *tables: str) -> pl.DataFrame:
+def versions(lake: OpenLake, when: PointInTime, *tables: str) -> pl.DataFrame:
     """Compares the rows of tables by Delta's own time travel with those up to the moment's epoch.
 
     `version`: the newest whose commit was of such an epoch. It is null if Delta cannot read it any

@@ -54,7 +54,7 @@ def tables(lake: OpenLake) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=columns, orient="row")
 
 
-def most_telling(lake: OpenLake) -> str:
+def pick_example(lake: OpenLake) -> str:
     """Returns a transaction worth telling: one that a check ended, if any; of those the most asked.
 
     Errors: LakeError if there is no transaction yet.

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames_ops.sql import run
+from pipelines.replay.source import ROW_ORDER
 
 CHANGED, MISSING, EXTRA, TWICE = "changed", "missing", "extra", "twice"
 DIFFERENCES = pa.schema(
@@ -30,7 +31,7 @@ DIFFERENCES = pa.schema(
     ]
 )
 
-_HALF_KEY = ("epoch", "queue_id", "queue_offset")
+_HALF_KEY = ROW_ORDER
 KEYS: Mapping[str, tuple[str, ...]] = {
     "outcomes": _HALF_KEY,
     "conflicts": ("epoch", "queue_id", "op_queue_offset", "half_queue_offset"),

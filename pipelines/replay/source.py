@@ -21,7 +21,7 @@ from storage.wire.record_kinds import ADMIN, HALF, KINDS, SCHEDULE
 # The size of a chunk, which is decided, and then written or compared, at once.
 CHUNK_RECORDS = 200_000
 CHUNK_BYTES = 96 * 1024 * 1024
-_ORDER = ("epoch", "queue_id", "queue_offset")
+ROW_ORDER = ("epoch", "queue_id", "queue_offset")
 HEAVY = ("body", "properties", "raw_headers", "raw_key")
 ProgressCallback = Callable[[int, int], None]  # records done, records in all
 
@@ -189,7 +189,7 @@ def read_ahead(pieces: Iterator[_Piece]) -> Iterator[_Piece]:
 
 def _first_key(batch: pa.RecordBatch) -> tuple[Any, ...]:
     """Returns where a batch begins; rows without these columns have no order."""
-    names = [name for name in _ORDER if name in batch.schema.names]
+    names = [name for name in ROW_ORDER if name in batch.schema.names]
     return tuple(batch.column(name)[0].as_py() for name in names) if batch.num_rows else ()
 
 
@@ -211,8 +211,8 @@ def _groups(epochs: Iterator[Recorded]) -> Iterator[list[Recorded]]:
 
 def _by_epoch(rows: pa.Table) -> tuple[dict[int, pa.Table], pa.Table]:
     """Returns rows by epoch, in offset order, each place once; and the surplus rows."""
-    rows = in_order(rows, _ORDER)
-    is_duplicate = is_repeat(rows, _ORDER)
+    rows = in_order(rows, ROW_ORDER)
+    is_duplicate = is_repeat(rows, ROW_ORDER)
     duplicates = rows.slice(0, 0)
     if pc.any(is_duplicate).as_py():
         duplicates = rows.filter(is_duplicate)

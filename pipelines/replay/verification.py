@@ -27,7 +27,7 @@ from pipelines.replay import compare
 from pipelines.replay.compare import DIFFERENCES, Difference
 from pipelines.replay.epochs import RecordedAsker, ReplayedEpochs
 from pipelines.replay.scratch import LOOKED_UP, ScratchLake
-from pipelines.replay.source import Chunk, ProgressCallback, Source
+from pipelines.replay.source import ROW_ORDER, Chunk, ProgressCallback, Source
 from storage.files.location import LakeLocation
 from storage.files.messages import offset_filter
 from storage.lake.aging import require_replayable
@@ -105,7 +105,7 @@ class Comparison:
     def chunk(self, chunk: Chunk, replayed: Mapping[str, pa.Table]) -> None:
         """Compares all rows that some epochs decided."""
         for kind, rows in chunk.duplicates.items():
-            for row in rows.select(["epoch", "queue_id", "queue_offset"]).to_pylist():
+            for row in rows.select(list(ROW_ORDER)).to_pylist():
                 name = f"queue_id={row['queue_id']} queue_offset={row['queue_offset']}"
                 self.add(Difference(kind, None, row["epoch"], name, compare.TWICE))
 
@@ -145,8 +145,7 @@ class Comparison:
             is_replayed = index_of(row_keys(candidates), row_keys(piece)) >= 0
             self.table(table, candidates.filter(pa.array(is_replayed)), piece)
 
-        names = ["queue_id", "queue_offset", "epoch"]
-        recorded = self.source.rows(table, (epoch, epoch), names)
+        recorded = self.source.rows(table, (epoch, epoch), ROW_ORDER)
         extra = run(_EXTRA, rows=recorded, keys=pa.concat_tables(keys))
 
         for row in extra.to_pylist():

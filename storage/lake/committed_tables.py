@@ -19,9 +19,7 @@ from storage.lake.lake import Lake
 from storage.lake.progress import Progress
 from storage.lake.pruned import Bounds, read_rows
 from storage.lake.table import deleted_rows
-from txlake._committed import NAMED_EPOCHS_MAX, named_tables, since_full_row
-
-_COLUMNS = ["epoch", "state", "counts", "tables"]
+from txlake._committed import COLUMNS, NAMED_EPOCHS_MAX, named_tables, since_full_row
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ def read_committed_tables(lake: Lake) -> CommittedTables:
         return CommittedTables(0, 0, {})
 
     bounds: Bounds = {"epoch": (newest - NAMED_EPOCHS_MAX, newest)}
-    rows = read_rows(lake, "epochs", _COLUMNS, bounds)
+    rows = read_rows(lake, "epochs", COLUMNS, bounds)
 
     is_cut = deleted_rows(lake.handle("epochs")) > 0
     _check_gapless(lake, rows, newest, pc.min(rows["epoch"]).as_py() if is_cut else 1)
@@ -60,7 +58,7 @@ def read_committed_tables(lake: Lake) -> CommittedTables:
         commits = since_full
     elif newest > NAMED_EPOCHS_MAX:  # no row of a backfill from files names all
         earlier: Bounds = {"epoch": (None, newest - NAMED_EPOCHS_MAX - 1), "state": [COMMITTED]}
-        before = read_rows(lake, "epochs", _COLUMNS, earlier).sort_by("epoch")
+        before = read_rows(lake, "epochs", COLUMNS, earlier).sort_by("epoch")
         commits = pa.concat_tables([before, commits])
 
     tables = {name: TableVersion(*at) for name, at in named_tables(commits).items()}

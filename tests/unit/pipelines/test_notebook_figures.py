@@ -79,17 +79,17 @@ def test_bars_compare_what_was_with_what_would_have_been() -> None:
 
 @pytest.fixture(scope="module")
 def pictures(lake: OpenLake) -> dict[str, Picture]:
-    when = history.moment(lake)
+    when = history.point_in_time(lake)
     pending = history.pending(lake, when)
     return {
-        "life": figures_life.life(tables.life(lake, tables.most_telling(lake)), "What happened"),
+        "life": figures_life.life(tables.life(lake, tables.pick_example(lake)), "What happened"),
         "over time": figures_health.pending_over_time(answer(lake, "2", "epochs")),
         "ages": figures_health.pending_ages(pending, when),
         "waits": figures_health.waits_by_end(answer(lake, "2", "waits")),
         "answers": figures_health.answers_by_group(answer(lake, "2", "answers")),
         "conflicts": figures_health.conflicts_by_group(answer(lake, "2", "conflicts")),
-        "fates": figures_life.fates(
-            answer(lake, "3", "fates", epoch=when.epoch), when, lake.last_at()
+        "outcomes_since": figures_life.outcomes_since(
+            answer(lake, "3", "outcomes_since", epoch=when.epoch), when, lake.last_at()
         ),
     }
 
@@ -110,16 +110,18 @@ def test_bars_are_as_long_as_what_they_count(lake: OpenLake, pictures: dict[str,
 
     assert widths("answers") == answers["checks"].sum() > 0
     assert widths("conflicts") == conflicts["conflicts"].sum() > 0
-    pending = history.pending(lake, history.moment(lake))
+    pending = history.pending(lake, history.point_in_time(lake))
     assert sum(bar.get_height() for bar in pictures["ages"].axes[0].patches) == len(pending) > 0
-    shown = [bar for bar in pictures["fates"].axes[0].patches if bar.get_width() > 0]
-    assert len(shown) == len(answer(lake, "3", "fates", epoch=history.moment(lake).epoch))
+    shown = [bar for bar in pictures["outcomes_since"].axes[0].patches if bar.get_width() > 0]
+    assert len(shown) == len(
+        answer(lake, "3", "outcomes_since", epoch=history.point_in_time(lake).epoch)
+    )
 
 
 def test_figures_without_anything_to_draw_say_so(job: InMemoryJob) -> None:
     job.run()
     lake = opened(job)
-    when = history.moment(lake)
+    when = history.point_in_time(lake)
     texts = [
         axes_text.get_text()
         for figure in (
@@ -127,7 +129,9 @@ def test_figures_without_anything_to_draw_say_so(job: InMemoryJob) -> None:
             figures_health.waits_by_end(answer(lake, "2", "waits")),
             figures_health.answers_by_group(answer(lake, "2", "answers")),
             figures_health.conflicts_by_group(answer(lake, "2", "conflicts")),
-            figures_life.fates(answer(lake, "3", "fates", epoch=when.epoch), when, lake.last_at()),
+            figures_life.outcomes_since(
+                answer(lake, "3", "outcomes_since", epoch=when.epoch), when, lake.last_at()
+            ),
         )
         for axes_text in figure.axes[0].texts
     ]
@@ -143,8 +147,10 @@ def test_many_pending_halves_are_cut_and_the_title_says_so(job: InMemoryJob) -> 
         job.half(f"tx{number}")
     job.run()
     lake = opened(job)
-    when = history.moment(lake)
-    figure = figures_life.fates(answer(lake, "3", "fates", epoch=when.epoch), when, lake.last_at())
+    when = history.point_in_time(lake)
+    figure = figures_life.outcomes_since(
+        answer(lake, "3", "outcomes_since", epoch=when.epoch), when, lake.last_at()
+    )
     assert "(the 40 oldest of 50)" in figure.get_suptitle()
     assert len([bar for bar in figure.axes[0].patches if bar.get_width() > 0]) == 40
 

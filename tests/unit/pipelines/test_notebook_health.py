@@ -37,7 +37,7 @@ def test_the_summary_counts_what_the_tables_have(lake: OpenLake, rows: LakeRows)
     last: dict[tuple[int, int], str] = {}
     for row in outcomes:
         last[row["queue_id"], row["queue_offset"]] = row["outcome"]
-    pending = history.pending(lake, history.moment(lake, lake.last_at().isoformat()))
+    pending = history.pending(lake, history.point_in_time(lake, lake.last_at().isoformat()))
     assert numbers == {
         "halves that can be read": sum(row["error"] is None for row in halves),
         "halves that cannot": sum(row["error"] is not None for row in halves),

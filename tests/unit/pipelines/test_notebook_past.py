@@ -32,7 +32,7 @@ def test_pending_is_the_same_both_ways_after_every_epoch(lake: OpenLake) -> None
     counts = []
     for epoch in range(1, lake.epoch + 1):
         at = lake.sql("SELECT epoch_at FROM plans WHERE epoch = $epoch", epoch=epoch).item()
-        when = history.moment(lake, at.isoformat())
+        when = history.point_in_time(lake, at.isoformat())
         rebuilt, queried = history.pending(lake, when), answer(lake, "3", "fates", epoch=epoch)
         assert when.epoch == epoch
         assert sorted(rebuilt["half"]) == sorted(queried["half"]), epoch
@@ -48,7 +48,7 @@ def test_pending_says_what_time_would_do_next(job: InMemoryJob) -> None:
     job.run()
     job.run(7_000)
     lake = opened(job)
-    found = history.pending(lake, history.moment(lake))
+    found = history.pending(lake, history.point_in_time(lake))
     named = found.select("transaction_id", "checks", "next", "next_at", "waits_s").rows()
     assert named == [
         ("young", 0, "check 1 of 2", instant(START_AT + 60_001), 8.0),
@@ -57,7 +57,7 @@ def test_pending_says_what_time_would_do_next(job: InMemoryJob) -> None:
     ]
     job.run(30_000)
     lake = opened(job)
-    assert history.pending(lake, history.moment(lake))["next"].to_list() == [
+    assert history.pending(lake, history.point_in_time(lake))["next"].to_list() == [
         "check 1 of 2", "discard (check_max)", "discard (check_max)",
     ]  # fmt: skip
 
@@ -70,7 +70,7 @@ def test_what_became_of_a_pending_half_is_its_next_outcome(job: InMemoryJob) -> 
     job.end(COMMIT, 0)
     job.run()
     lake = opened(job)
-    before = history.moment(lake, instant(START_AT + 2_000).isoformat())
+    before = history.point_in_time(lake, instant(START_AT + 2_000).isoformat())
     assert answer(lake, "3", "fates", epoch=before.epoch).select(
         "fate", "cause", "epoch"
     ).rows() == [("DISCARDED", "check_max", 4)]
@@ -82,7 +82,7 @@ def test_an_instant_is_that_of_the_newest_epoch_before(job: InMemoryJob) -> None
     job.run(2_000)
     lake = opened(job)
     epochs = {
-        text: history.moment(lake, text).epoch
+        text: history.point_in_time(lake, text).epoch
         for text in ("00:00:01", "00:00:02.999", "00:00:03", "2026-01-01 00:00:05",
                      "2026-01-01T01:00:02+01:00", "2026-01-01T00:00:03Z", "2026-02-01")
     }  # fmt: skip
@@ -94,12 +94,12 @@ def test_a_time_of_day_is_the_last_one_that_the_lake_has_reached(job: InMemoryJo
     job.run(23 * 3_600_000)  # 23:00:01
     job.run(2 * 3_600_000)  # 01:00:01 of the next day
     lake = opened(job)
-    assert history.moment(lake, "00:30").at == MIDNIGHT + dt.timedelta(days=1, minutes=30)
-    assert history.moment(lake, "23:30").epoch == 2
+    assert history.point_in_time(lake, "00:30").at == MIDNIGHT + dt.timedelta(days=1, minutes=30)
+    assert history.point_in_time(lake, "23:30").epoch == 2
     with pytest.raises(LakeError, match="had no epoch yet"):
-        history.moment(lake, "2025-12-31")
+        history.point_in_time(lake, "2025-12-31")
     with pytest.raises(ValueError, match="five past two"):
-        history.moment(lake, "five past two")
+        history.point_in_time(lake, "five past two")
 
 
 def test_without_an_instant_it_is_the_one_with_the_most_pending(job: InMemoryJob) -> None:
@@ -109,7 +109,7 @@ def test_without_an_instant_it_is_the_one_with_the_most_pending(job: InMemoryJob
     busiest = job.run()
     job.end(COMMIT, 0, 1)
     job.run()
-    assert history.moment(opened(job)).epoch == busiest
+    assert history.point_in_time(opened(job)).epoch == busiest
 
 
 def test_a_version_of_delta_has_the_rows_up_to_its_epoch(job: InMemoryJob) -> None:
@@ -117,7 +117,7 @@ def test_a_version_of_delta_has_the_rows_up_to_its_epoch(job: InMemoryJob) -> No
         job.end(COMMIT, job.half(f"tx{number}"))
         job.run()
     lake = opened(job)
-    when = history.moment(lake, "00:00:02")
+    when = history.point_in_time(lake, "00:00:02")
     found = history.versions(lake, when, "outcomes", "checks", "topics/1")
     # Version 0 made the table.
     assert found.rows() == [("outcomes", 2, 2, 2), ("checks", None, None, 0),
@@ -132,5 +132,5 @@ def test_a_version_whose_files_are_deleted_is_none_any_more(job: InMemoryJob) ->
     table.optimize.compact()
     table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
     lake = opened(job)
-    found = history.versions(lake, history.moment(lake, "00:00:02"), "outcomes")
+    found = history.versions(lake, history.point_in_time(lake, "00:00:02"), "outcomes")
     assert found.rows() == [("outcomes", None, None, 2)]

@@ -96,11 +96,11 @@ def test_a_rearmed_half_waits_a_second_time(job: InMemoryJob) -> None:
 def test_a_transaction_that_nobody_ended_can_be_told_too(job: InMemoryJob) -> None:
     job.run()
     with pytest.raises(LakeError, match="no transaction that can be read yet"):
-        tables.most_telling(opened(job))
+        tables.pick_example(opened(job))
     job.half("lonely")
     job.run()
     lake = opened(job)
-    assert tables.most_telling(lake) == "lonely"
+    assert tables.pick_example(lake) == "lonely"
     assert tables.life(lake, "lonely")["kind"].to_list() == ["half"]
 
 
@@ -141,7 +141,7 @@ def test_what_a_row_is_is_what_the_protocol_says() -> None:
 
 def test_endings_are_counted_with_their_first_transaction(lake: OpenLake, rows: LakeRows) -> None:
     outcomes = rows.tables["outcomes"]
-    found = answer(lake, "1", "endings")
+    found = answer(lake, "1", "ends_by_outcome")
     assert {(outcome, cause): count for outcome, cause, count, _ in found.rows()} == Counter(
         (row["outcome"], row["cause"]) for row in outcomes
     )
@@ -183,7 +183,7 @@ def test_the_transaction_told_of_is_one_that_a_check_ended(job: InMemoryJob) -> 
     job.end(COMMIT, offset, from_check=True, check_id=f"0-{offset}-0-1")
     job.run()
     lake = opened(job)
-    assert tables.most_telling(lake) == "asked"
+    assert tables.pick_example(lake) == "asked"
     events = tables.life(lake, "asked")
     assert events["kind"].to_list() == ["half", "check", "operation", "outcome", "delivered"]
     assert events["when"].to_list()[0] == instant(START_AT)
