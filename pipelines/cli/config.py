@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from pipelines.cli.options import conf_option, print_list, rows_option, settings_of
-from pipelines.settings.shipped import SAMPLES
-from pipelines.settings.shipped import sample as read_sample
+from pipelines.samples import SAMPLES
+from pipelines.samples import sample as read_sample
 
 
 @click.group()

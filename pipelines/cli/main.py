@@ -44,6 +44,7 @@ _SECTIONS: Final = {
         "schedule": "schedule",
         "losses": "losses",
         "maintain": "maintain",
+        "backup": "backup",
         "replay": "replay",
         "backfill": "backfill",
     },

@@ -18,7 +18,7 @@ from pipelines.jvm.cluster import cluster_conf, environment_conf, write_environm
 from pipelines.jvm.jars import class_path
 from pipelines.jvm.java import java_home
 from pipelines.jvm.session import java_options
-from pipelines.settings.shipped import CONF_FOLDER
+from pipelines.samples import CONF_FOLDER
 
 _PACKAGES = ("pipelines", "storage", "checker")
 

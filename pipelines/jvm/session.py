@@ -24,8 +24,8 @@ from pipelines.jvm.spark_settings import (
     check_in_jvm,
     start_error,
 )
+from pipelines.samples import CONF_FOLDER
 from pipelines.settings import SPARK
-from pipelines.settings.shipped import CONF_FOLDER
 
 if TYPE_CHECKING:
     from pyspark import SparkConf

@@ -17,6 +17,7 @@ from txlake import Consumer, TxlakeError
 _WHY = ("--reason", "ticket", "--actor", "ada", "--dry-run")
 # The command | what follows it.
 OPENING: dict[str, tuple[str, ...]] = {
+    "backup": ("/proc/new",),
     "check resend": ("half:0-0", *_WHY),
     "conflicts list": (),
     "console": ("--port", "0"),

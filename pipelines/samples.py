@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-_PACKAGES: Final = Path(__file__).parents[1]
-_WHEELS: Final = _PACKAGES / "conf"
-CONF_FOLDER: Final = _WHEELS if _WHEELS.is_dir() else _PACKAGES.parent / "conf"
+_PACKAGE: Final = Path(__file__).parent
+_OF_A_WHEEL: Final = _PACKAGE / "conf"
+CONF_FOLDER: Final = _OF_A_WHEEL if _OF_A_WHEEL.is_dir() else _PACKAGE.parent / "conf"
 
 # What `txlake config sample` prints, and what each is for.
 SAMPLES: Final = {
@@ -15,6 +15,9 @@ SAMPLES: Final = {
     "store.toml": "settings of a job whose lake is on the S3 server of `txlake store`",
     "alerts.yml": "alert rules for Prometheus",
     "grafana.json": "a dashboard for Grafana",
+    "deploy/txlake.service": "the job as a service of systemd",
+    "deploy/Containerfile": "an image of the job",
+    "deploy/kubernetes.yaml": "the job, a standby and publishers on Kubernetes",
 }
 
 

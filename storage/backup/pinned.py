@@ -1,0 +1,182 @@
+"""One committed epoch of a lake, as versions of its tables.
+
+The tables of a running lake are never all at one epoch. Each commit of an epoch carries the epoch's
+number, so of each table the newest version is taken that has no commit of a later epoch. A merge,
+which changes no row, may be part of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow.fs as pa_fs
+from deltalake import DeltaTable
+
+from storage.errors import LakeError
+from storage.lake.datasets import files_of
+from storage.lake.epochs import Progress, read_progress
+from storage.lake.lake import Lake
+from storage.schemas import TABLES
+from txlake._delta_log import entry_name, version_of
+
+CONSUMER_OFFSETS: Final = "consumer_offsets"
+_TRIES: Final = 5
+
+
+class ChangedError(LakeError):
+    """The lake has changed too much while it was looked at: it can be tried again."""
+
+
+@dataclass(frozen=True)
+class PinnedTable:
+    """A version of a table: the files of its log that tell it, and its data files with sizes."""
+
+    name: str
+    version: int
+    log: tuple[str, ...]
+    files: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class PinnedLake:
+    """A lake at one committed epoch; 0: before the first. The table `lake` is the last."""
+
+    lake_id: str
+    epoch: int
+    tables: tuple[PinnedTable, ...]
+
+    @property
+    def own_tables(self) -> frozenset[str]:
+        """Returns the tables that the job writes: `consumer_offsets` is the SDK's."""
+        return frozenset(table.name for table in self.tables) - {CONSUMER_OFFSETS}
+
+
+def pin(lake: Lake) -> PinnedLake:
+    """Returns a lake at its newest committed epoch.
+
+    Errors: LakeError, ChangedError among them: the lake changed again and again.
+    """
+    for remaining in reversed(range(_TRIES)):
+        lake.reset()
+        try:
+            return _pin_once(lake)
+        except ChangedError:
+            if not remaining:
+                raise
+
+    raise AssertionError("unreachable")
+
+
+def _pin_once(lake: Lake) -> PinnedLake:
+    lake_id = lake.lake_id()
+
+    # A consumer has read only what was committed. So positions that are read before the epoch is
+    # chosen are not beyond the end of a queue of that epoch.
+    positions = [_newest(lake, CONSUMER_OFFSETS)] if lake.is_table(CONSUMER_OFFSETS) else []
+
+    progress = read_progress(lake)
+    epoch = progress.next_epoch - 1
+    names = sorted({*TABLES, *_topics(lake, progress)} - {"epochs", "lake"})
+
+    tables = [_pin_table(lake, lake_id, name, epoch) for name in names]
+    epochs = _pin_table(lake, lake_id, "epochs", 2 * epoch + 1)  # it has two commits an epoch
+
+    # Maintenance deletes by the newest floor: if that has moved, the older epoch can lack rows.
+    lake.reset("epochs")
+    if _floor(read_progress(lake)) != _floor(progress):
+        raise ChangedError(f"the lake {lake.path} deletes old rows just now: try again")
+
+    return PinnedLake(lake_id, epoch, (*positions, *tables, epochs, _newest(lake, "lake")))
+
+
+def _topics(lake: Lake, progress: Progress) -> set[str]:
+    """Returns the tables of topics. One that has no rows yet is in the catalog alone."""
+    epoch = progress.next_epoch - 1
+    rows = lake.read("catalog", ["table_id", "epoch"]).to_pylist()
+    made = {f"topics/{row['table_id']}" for row in rows if row["epoch"] <= epoch}
+    return made | {name for name in progress.tables if name not in TABLES}
+
+
+def _floor(progress: Progress) -> int:
+    return 0 if progress.last is None else progress.last.floor.deleted
+
+
+def _newest(lake: Lake, table: str) -> PinnedTable:
+    handle = lake.handle(table)
+    return _at(lake, table, handle.version(), handle)
+
+
+def _pin_table(lake: Lake, lake_id: str, table: str, transaction: int) -> PinnedTable:
+    """Returns the newest version of a table before any commit of a later transaction."""
+    handle = lake.handle(table)
+    app_id = f"txlake/{lake_id}"
+    version = handle.version()
+
+    if int(handle.transaction_version(app_id) or 0) > transaction:
+        for at in range(version, -1, -1):
+            committed = _transaction(lake, table, at, app_id)
+            if committed is not None and committed <= transaction:
+                break
+            if committed is not None:
+                version = at - 1
+
+    return _at(lake, table, version, handle if version == handle.version() else None)
+
+
+def _transaction(lake: Lake, table: str, version: int, app_id: str) -> int | None:
+    """Returns the transaction of one commit; None if it has none of the lake's."""
+    log = lake.place.reading(f"{table}/_delta_log")
+    try:
+        with log.open_input_stream(entry_name(version)) as stream:
+            lines = stream.read().splitlines()
+    except FileNotFoundError as error:
+        raise _is_cut(lake, table, version) from error
+
+    identifiers = (json.loads(line).get("txn") for line in lines if line)
+    return next(
+        (int(txn["version"]) for txn in identifiers if txn and txn["appId"] == app_id), None
+    )
+
+
+def _at(lake: Lake, table: str, version: int, handle: DeltaTable | None) -> PinnedTable:
+    log = tuple(_log_of(lake, table, version))
+
+    with lake.translating_read_errors(table):
+        if handle is None:
+            options = lake.place.storage_options
+            handle = DeltaTable(lake.table_path(table), version=version, storage_options=options)
+        files = files_of(handle)
+
+    sizes = zip(files["path"].to_pylist(), files["size_bytes"].to_pylist(), strict=True)
+    return PinnedTable(table, version, log, tuple(sizes))
+
+
+def _log_of(lake: Lake, table: str, version: int) -> Iterator[str]:
+    """Yields the files that tell a version: the newest checkpoint up to it, and what follows."""
+    folder = lake.place.filesystem(f"{table}/_delta_log")
+    names = [info.base_name for info in folder.get_file_info(pa_fs.FileSelector(""))]
+    entries = {version_of(name) for name in names if name.endswith(".json")}
+
+    checkpoints = {
+        at
+        for name in names
+        if name.endswith(".parquet") and ".checkpoint" in name
+        for at in (version_of(name),)
+        if at is not None and at <= version
+    }
+    begin = max(checkpoints, default=-1)
+    if not entries.issuperset(range(begin + 1, version + 1)):
+        raise _is_cut(lake, table, version)
+
+    yield from (name for name in names if name.endswith(".parquet") and version_of(name) == begin)
+    yield from map(entry_name, range(begin + 1, version + 1))
+
+
+def _is_cut(lake: Lake, table: str, version: int) -> ChangedError:
+    return ChangedError(
+        f"the log of table {table} of the lake {lake.path} no longer has version {version}: raise "
+        "[maintenance] log_retention_ms, or try again"
+    )

@@ -1,0 +1,254 @@
+"""A lake that is copied while it is written: the copy is the lake of one committed epoch, whole."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pytest
+
+from pipelines.replay import verify as replay
+from storage.backup import back_up, copy
+from storage.backup.pinned import pin
+from storage.errors import BrokenLakeError, LakeError, NotALakeError
+from storage.files.location import lake_location
+from storage.lake.epochs import read_progress
+from storage.lake.integrity import require_intact
+from storage.lake.lake import Lake
+from storage.verify.run import verify
+from tests.support.damage import ORDERS, WholeJob, consume, make_lake, run_job, txlake
+from tests.support.maintenance_rounds import KEPT, NOW_GONE, rows_in, run_round
+from tests.support.operator import said
+from txlake.protocol import COMMIT
+
+EPOCHS = 12
+
+
+def require_startable(path: Path) -> None:
+    """Checks a lake as the start of a job does."""
+    lake = Lake(str(path))
+    lake.lake_id()
+    require_intact(lake, read_progress(lake), is_exclusive=True)
+
+
+def require_sound(path: Path) -> None:
+    """Checks a lake as the start of a job does, and by all invariants."""
+    require_startable(path)
+    findings = verify(Lake(str(path))).findings
+    assert [found.invariant.name for found in findings if found.violations] == []
+
+
+def rows_until(path: Path, epoch: int) -> dict[str, list[str]]:
+    """Returns the rows of each table that are of epochs up to one."""
+    lake = Lake(str(path))
+    found = {}
+    for table in rows_in(path):
+        rows = lake.read(table)
+        kept = rows.filter(pc.less_equal(rows["epoch"], epoch))
+        found[table] = sorted(map(repr, kept.to_pylist()))
+    return found
+
+
+def one_epoch(job: WholeJob) -> None:
+    half = job.half(f"of epoch {job.epoch + 1}")
+    job.half("pending", delay_level=2)
+    job.end(COMMIT, half)
+    job.run()
+
+
+def test_copies_taken_beside_epochs_and_maintenance_are_each_one_committed_epoch(
+    tmp_path: Path,
+) -> None:
+    job = run_job(tmp_path / "lake")
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for number in range(EPOCHS):
+                one_epoch(job)
+                if number % 3 == 0:
+                    run_round(tmp_path / "lake", KEPT, is_full=number % 6 == 0)
+                    job.lake.reset()
+        except BaseException as error:
+            failures.append(error)
+
+    writer = threading.Thread(target=work)
+    writer.start()
+    taken: list[int] = []
+    while writer.is_alive() and len(taken) < EPOCHS // 2:
+        target = tmp_path / f"copy-{len(taken)}"
+        taken.append(back_up(Lake(job.lake.path), lake_location(str(target))).epoch)
+    writer.join()
+
+    assert failures == []
+    assert taken == sorted(taken)
+    assert len(taken) > 1
+    for number, epoch in enumerate(taken):
+        target = tmp_path / f"copy-{number}"
+        require_startable(target)
+        assert rows_in(target) == rows_until(tmp_path / "lake", epoch)
+    require_sound(tmp_path / "copy-0")
+    assert replay(str(tmp_path / "copy-0")).is_equal
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["epochs first", "epochs last"])
+def test_a_plain_copy_of_a_lake_that_is_written_is_refused(tmp_path: Path, is_first: bool) -> None:
+    """It is why there is a command."""
+    job = run_job(tmp_path / "lake")
+
+    def plain_copy(of_epochs: bool) -> None:
+        for table in (path.parent for path in (tmp_path / "lake").rglob("_delta_log")):
+            if (table.name == "epochs") == of_epochs:
+                shutil.copytree(table, tmp_path / "copy" / table.relative_to(tmp_path / "lake"))
+
+    plain_copy(is_first)
+    one_epoch(job)
+    plain_copy(not is_first)
+
+    with pytest.raises(BrokenLakeError):
+        require_startable(tmp_path / "copy")
+
+
+def test_an_epoch_that_is_half_written_is_left_out(tmp_path: Path) -> None:
+    job = run_job(tmp_path / "lake")
+    before = rows_in(tmp_path / "lake")
+    half = job.half("later")
+    job.end(COMMIT, half)
+    job.run(commit=False)
+
+    result = back_up(Lake(job.lake.path), lake_location(str(tmp_path / "copy")))
+
+    assert result.epoch == job.epoch - 1
+    require_sound(tmp_path / "copy")
+    assert rows_in(tmp_path / "copy") == before
+
+
+def test_a_copy_is_written_to_as_the_lake_was(tmp_path: Path) -> None:
+    job = run_job(tmp_path / "lake")
+    back_up(Lake(job.lake.path), lake_location(str(tmp_path / "copy")))
+    job.go_on_in(Lake(str(tmp_path / "copy")))
+    one_epoch(job)
+    run_round(tmp_path / "copy", NOW_GONE)
+    require_sound(tmp_path / "copy")
+
+
+def test_positions_of_consumers_are_never_ahead_of_the_copied_epoch(tmp_path: Path) -> None:
+    """They are read before the epoch is chosen: what is committed later is not among them."""
+    job = run_job(tmp_path / "lake")
+    assert consume(tmp_path / "lake") > 0
+    order = [table.name for table in pin(Lake(job.lake.path)).tables]
+    assert (order[0], order[-2:]) == ("consumer_offsets", ["epochs", "lake"])
+
+    back_up(Lake(job.lake.path), lake_location(str(tmp_path / "copy")))
+    require_sound(tmp_path / "copy")
+    assert consume(tmp_path / "copy") == 0  # the group goes on where it was
+
+
+def test_an_interrupted_backup_is_no_lake_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = run_job(tmp_path / "lake")
+    target = lake_location(str(tmp_path / "copy"))
+    real = copy._Copy._copy_file
+    remaining = 0
+
+    def stop_sometimes(self: copy._Copy, folder: str, name: str) -> int:
+        nonlocal remaining
+        remaining -= 1
+        if remaining < 0:
+            raise InterruptedError
+        return real(self, folder, name)
+
+    monkeypatch.setattr(copy, "_THREADS", 1)
+    monkeypatch.setattr(copy._Copy, "_copy_file", stop_sometimes)
+    interrupted = 0
+    while True:
+        remaining = 25 * (interrupted + 1)
+        try:
+            result = back_up(Lake(job.lake.path), target)
+            break
+        except InterruptedError:
+            interrupted += 1
+        with pytest.raises(LakeError):
+            Lake(target).lake_id()
+        if interrupted == 1:
+            one_epoch(job)  # it goes on at a later epoch
+
+    assert interrupted > 1
+    assert result.epoch == job.epoch
+    assert result.copied_files < result.files
+    require_sound(tmp_path / "copy")
+    assert not (tmp_path / "copy" / copy._MARK).exists()
+
+
+def test_a_place_where_something_is_stays_as_it_is(tmp_path: Path) -> None:
+    lake = make_lake(tmp_path / "lake")
+    other = make_lake(tmp_path / "other")
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "mine").write_text("mine")
+    (tmp_path / "unfinished").mkdir()
+    (tmp_path / "unfinished" / copy._MARK).write_text(other.lake_id())
+
+    for name, sentence in (
+        ("other", "is a lake already"),
+        ("files", "holds files that are no unfinished backup of this lake"),
+        ("unfinished", "holds files that are no unfinished backup of this lake"),
+        ("lake/inside", "lie in each other"),
+        ("lake", "lie in each other"),
+        (".", "lie in each other"),
+    ):
+        before = sorted(map(str, tmp_path.rglob("*")))
+        text = said("backup", str(tmp_path / name), "--lake", lake.path, code=1)
+        assert sentence in text, name
+        assert sorted(map(str, tmp_path.rglob("*"))) == before
+
+    assert "is not a lake" in said("backup", str(tmp_path / "x"), "--lake", str(tmp_path / "none"),
+                                   code=1)  # fmt: skip
+
+
+def test_what_the_lake_has_lost_is_named_and_no_copy_is_a_lake(tmp_path: Path) -> None:
+    lake = make_lake(tmp_path / "lake")
+    (name, _), *_ = next(t for t in pin(lake).tables if t.name == ORDERS).files
+    file = tmp_path / "lake" / ORDERS / name
+    kept = file.read_bytes()
+
+    file.unlink()
+    text = said("backup", str(tmp_path / "copy"), "--lake", lake.path, code=1)
+    assert f"has no file {ORDERS}/{name} any more" in text
+    file.write_bytes(kept[:-1])
+    text = said("backup", str(tmp_path / "copy"), "--lake", lake.path, code=1)
+    assert f"{ORDERS}/{name} of the lake {lake.path} has {len(kept) - 1} bytes" in text
+    file.write_bytes(kept)
+    shutil.rmtree(tmp_path / "lake" / "outcomes")
+    text = said("backup", str(tmp_path / "copy"), "--lake", lake.path, code=1)
+    assert "the table outcomes of the lake" in text
+    with pytest.raises(LakeError):
+        Lake(str(tmp_path / "copy")).lake_id()
+
+
+def test_a_log_that_is_cut_beyond_the_epoch_is_tried_again_and_named(tmp_path: Path) -> None:
+    job = run_job(tmp_path / "lake")
+    job.half("later")
+    job.run(commit=False)
+    run_round(tmp_path / "lake", NOW_GONE, tables=["half"])  # as nobody does beside a job
+    text = said("backup", str(tmp_path / "copy"), "--lake", job.lake.path, code=1)
+    assert "the log of table half" in text
+    assert "log_retention_ms" in text
+    with suppress(NotALakeError, BrokenLakeError):
+        Lake(str(tmp_path / "copy")).lake_id()
+
+
+def test_a_lake_without_an_epoch_and_the_commands_words(tmp_path: Path) -> None:
+    job = WholeJob(tmp_path / "young")
+    text = said("backup", str(tmp_path / "copy"), "--lake", job.lake.path)
+    assert f"{tmp_path / 'copy'}: lake {job.lake.lake_id()} at epoch 0; " in text
+    code, _ = txlake("verify", "--lake", str(tmp_path / "copy"))
+    assert code == 0
+
+    lake = make_lake(tmp_path / "lake")
+    output = said("backup", str(tmp_path / "json"), "--lake", lake.path, "-o", "json")
+    assert '"epoch": 5' in output
+    assert f'"target": "{tmp_path / "json"}"' in output
