@@ -146,7 +146,7 @@ def _change_marks(history: History) -> Iterator[Mark]:
     length_ms = max(1, history.until_at - history.from_at)
     for row in history.changes:
         x = WIDTH * (row["changed_at"] - history.from_at) / length_ms
-        yield Mark(x, f"{clock(row['at'], history)}: {row['owner']} took over")
+        yield Mark(x, f"{clock(row['changed_at'], history)}: {row['owner']} took over")
 
 
 def clock(at: int, history: History) -> str:

@@ -2,6 +2,8 @@
 "use strict";
 
 const EVERY_MS = 5000;
+// Of a page that takes long the server makes few: a tenth of the time goes into it at most.
+const REST = 10;
 const PAUSED = "txlake-paused";
 const COPY = `<svg class="icon" viewBox="0 0 24 24" aria-hidden="true"><rect x="9" y="9" width="11" height="11" rx="2"/><path d="M5 15V6a2 2 0 0 1 2-2h9"/></svg>`;
 
@@ -40,15 +42,16 @@ function addPause() {
   const live = document.querySelector(".live");
   if (!live || !document.querySelector("main[data-live]")) return;
   const state = document.createElement("span");
-  state.textContent = isPaused() ? "Paused" : renewed ? "Renews every 5 s" : "Does not answer";
+  state.textContent = isPaused() ? "Paused" : renewed ? "Live" : "Does not answer";
   state.className = renewed ? "" : "bad";
+  state.title = "Renews every 5 s, less often where a page takes long";
   const button = document.createElement("button");
   button.type = "button";
   button.className = "small pause";
   button.textContent = isPaused() ? "Go on" : "Pause";
   button.addEventListener("click", () => {
     sessionStorage.setItem(PAUSED, isPaused() ? "no" : "yes");
-    state.textContent = isPaused() ? "Paused" : "Renews every 5 s";
+    state.textContent = isPaused() ? "Paused" : "Live";
     button.textContent = isPaused() ? "Go on" : "Pause";
     if (!isPaused()) renew();
   });
@@ -116,13 +119,29 @@ async function renew() {
   const pages = next.querySelector("nav[data-live]");
   if (pages && !document.querySelector("nav[data-live]").contains(document.activeElement)) {
     document.querySelector("nav[data-live]").replaceWith(document.adoptNode(pages));
+    showPlace();
   }
   addCopyButtons();
   addPause();
   refocus();
 }
 
+// On a telephone the page's own name can stand beside the screen.
+function showPlace() {
+  const pages = document.querySelector("nav[data-live]");
+  const place = pages?.querySelector("[aria-current]");
+  if (place) pages.scrollLeft = place.offsetLeft - (pages.clientWidth - place.offsetWidth) / 2;
+}
+
 addCopyButtons();
 addPause();
-setInterval(renew, EVERY_MS);
+showPlace();
+
+async function keepRenewing() {
+  const began = performance.now();
+  await renew();
+  setTimeout(keepRenewing, Math.max(EVERY_MS, REST * (performance.now() - began)));
+}
+
+setTimeout(keepRenewing, EVERY_MS);
 document.addEventListener("visibilitychange", renew);

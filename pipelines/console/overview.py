@@ -23,7 +23,7 @@ from storage.lake.lake import Lake
 from txlake._counted import counted
 
 _SPANS: Final = {"1h": 3_600_000, "6h": 21_600_000, "1d": 86_400_000, "7d": 604_800_000}
-# Since when a message is undeliverable is read of so many; of more the dead page says it.
+# Of more dead messages the dead page says since when one is undeliverable.
 _DEAD_READ_MAX: Final = 1_000
 # The stage that a problem is about; of the others it is the lake.
 _STAGES: Final = {
@@ -104,7 +104,7 @@ def _began_at(lake: Lake, facts: Facts) -> Mapping[str, int]:
     ]
 
     dead: list[int | None] = []
-    if 0 < state.undeliverable <= _DEAD_READ_MAX:
+    if state.undeliverable and state.undeliverable + state.discarded <= _DEAD_READ_MAX:
         rows = dead_letters.read_dead(lake)
         dead = [row["since"] for row in rows if row["target"].startswith("undeliverable:")]
 
@@ -145,12 +145,10 @@ def _kafka(facts: Facts, is_wrong: bool) -> Stage:
     waiting = facts.records_waiting
     look, state = _look(is_wrong, waiting is not None)
     lag = "not known" if waiting is None else f"{counted(waiting, 'record')} to land"
-    oldest = ""
-    if waiting and facts.lag_ms is not None:
-        oldest = f"the oldest waits {span(facts.lag_ms)}"
-    return Stage(
-        "Kafka", "/", look, state, lag, oldest or "nothing waits" if waiting == 0 else oldest
-    )
+    oldest = "" if waiting is None else "nothing waits"
+    if waiting:
+        oldest = "" if facts.lag_ms is None else f"the oldest waits {span(facts.lag_ms)}"
+    return Stage("Kafka", "/", look, state, lag, oldest)
 
 
 def _job(facts: Facts, history: History, is_wrong: bool) -> Stage:

@@ -78,8 +78,10 @@ def heading(name: str) -> str:
 
 
 def status_look(text: str) -> str:
-    """Returns the look of a status, by its first word: good, bad, wait or off."""
+    """Returns the look of a status: good, bad, wait or off."""
     upper = str(text).upper().replace(" ", "_")
+    if "UNDELIVERABLE" in upper:  # a committed one, too
+        return "bad"
     return next((look for status, look in _LOOKS.items() if upper.startswith(status)), "off")
 
 

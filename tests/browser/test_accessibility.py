@@ -41,3 +41,10 @@ def test_no_page_has_what_axe_finds_wrong(
 
     context.close()
     assert found == {}
+
+
+def test_axe_finds_what_is_wrong(browser: Browser) -> None:
+    page = browser.new_page()
+    page.set_content("<html lang=en><title>x</title><main><h1>x</h1><img src=data:,></main>")
+    assert [text.partition(":")[0] for text in violations(page)] == ["image-alt"]
+    page.close()

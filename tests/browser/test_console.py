@@ -15,6 +15,7 @@ from pipelines.console.urls import PAGES
 from pipelines.operate import records
 from tests.support.browser import DEADLINE_MS, WALK, WIDTHS, chromium_path, picture, served
 from tests.support.console_client import TOKEN, site_of
+from tests.support.consumer_positions import commit_position
 from tests.support.in_memory_job import InMemoryJob
 from tests.support.operator import write_conf
 from txlake.protocol import COMMIT, CREATE_TOPIC, RESUME
@@ -259,13 +260,21 @@ def test_an_order_is_missing_as_the_operators_page_shows_it(
 ) -> None:
     monkeypatch.setattr(records, "write", lambda *_: 1)
     job = InMemoryJob(tmp_path / "lake", auto_create_topics=False)
-    job.end(COMMIT, job.half("019b76da91a3", keys="order-1003", real_topic="bills"))
+    job.end(
+        COMMIT,
+        job.half(
+            "019b76da91a3",
+            keys="order-1003",
+            real_topic="bills",
+            body=b'{"order": 1003, "total": "17.90", "currency": "EUR"}',
+        ),
+    )
     job.run()
     job.run(60_000)
     monkeypatch.setattr("time.time_ns", lambda: job.at * 1_000_000)
     site = site_of(job.lake.path, write_conf(tmp_path), token=TOKEN, allow_writes=True)
     with served(replace(site, path="lake")) as address:
-        context = browser.new_context(viewport={"width": 1000, "height": 560})
+        context = browser.new_context(viewport={"width": 1100, "height": 640})
         seen = Watched(context, address)
         page = seen.page
         page.goto(address)
@@ -295,5 +304,11 @@ def test_an_order_is_missing_as_the_operators_page_shows_it(
         page.goto(address + "/find?q=order-1003")
         expect(page.locator("main")).to_contain_text("delivered to topic bills, queue 0, offset 0")
         picture(page, "walk_5")
+        commit_position(job.lake, "ledger", "bills", 0, 1)
+        commit_position(job.lake, "mailer", "bills", 0, 0)
+        page.get_by_role("link", name="As delivered, and who has read it").click()
+        expect(page.locator("main")).to_contain_text("reads on at 1, 1 behind this message")
+        expect(page.locator("main")).to_contain_text("reads on at 0, 0 before this message")
+        picture(page, "walk_6")
         context.close()
     assert seen.wrong == []
