@@ -18,7 +18,7 @@ class PollBackoff:
     """
 
     def __init__(self, *, is_store: bool, pause_s_max: float) -> None:
-        self._is_store = is_store
+        self.is_store = is_store
         self._pause_s_max = max(pause_s_max, LOOK_S) if is_store else LOOK_S
         self._pause_s = LOOK_S
 
@@ -27,12 +27,12 @@ class PollBackoff:
 
     def is_due(self, *, has_rows: bool) -> bool:
         """Returns whether to read. On a disk, where a read is free, whenever no rows are left."""
-        return time.monotonic() >= self._next_at or not (has_rows or self._is_store)
+        return time.monotonic() >= self._next_at or not (has_rows or self.is_store)
 
     def is_for_topics(self, *, knows_all: bool) -> bool:
         """Returns whether this read is also for new topics and queues."""
         now = time.monotonic()
-        if self._is_store and knows_all and now < self._next_topics_at:
+        if self.is_store and knows_all and now < self._next_topics_at:
             return False
 
         self._next_topics_at = now + _TOPICS_S
@@ -46,5 +46,5 @@ class PollBackoff:
     def wait(self, deadline: float) -> None:
         """Waits for the next read, at most until a deadline (monotonic s)."""
         now = time.monotonic()
-        until = self._next_at if self._is_store else now + LOOK_S
+        until = self._next_at if self.is_store else now + LOOK_S
         time.sleep(max(min(until, deadline) - now, 0.0))

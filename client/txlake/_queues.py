@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -38,6 +38,12 @@ class QueueBuffers:
         """Begins to read a queue."""
         self._reader(topic, table_id)
         self._buffers[topic, queue_id] = _Buffer(position)
+
+    def remove(self, queue: Queue) -> None:
+        """Ends to read a queue."""
+        del self._buffers[queue]
+        if all(topic != queue[0] for topic, _ in self._buffers):
+            del self._readers[queue[0]]
 
     def end(self, topic: str, table_id: int, queue_id: int) -> int:
         """Returns the end of any queue, whether it is read here or not."""
@@ -158,12 +164,15 @@ class QueueBuffers:
             {queue_id: self._buffers[topic, queue_id].position for queue_id in positions}
         )
 
-    def take(self, max_records: int) -> list[tuple[str, pa.Table]]:
+    def take(
+        self, max_records: int, *, without: Collection[Queue] = ()
+    ) -> list[tuple[str, pa.Table]]:
         """Takes rows, each queue's in order; each call begins with another queue.
 
+        Input: `without`: queues of which to take nothing.
         Output: topics with rows of theirs.
         """
-        queues = list(self._buffers)
+        queues = [queue for queue in self._buffers if queue not in without]
         self._turn += 1
         start = self._turn % len(queues) if queues else 0
 
