@@ -216,19 +216,22 @@ class CompareAndSetTable(Generic[KeyT, RowT]):
         try:
             self._write(newest, "overwrite")
             # Now, since a checkpoint forgets files that were replaced before their retention.
-            self._delete_stale()
+            delete_stale_files(self._files.table, self._files.uri, full=True)
         except STALE_SNAPSHOT as error:  # the next commit tries again
             log.info("%s was not compacted: %s", self._files.uri, error)
 
-    def _delete_stale(self) -> None:
-        """Deletes files that no kept version names; of a local table only those in its folder."""
-        folder = self._files.uri
-        if is_in_store(folder):
-            self._files.table.vacuum(dry_run=False, full=True)
-            return
 
-        for name in files_of_table(self._files.table.vacuum(dry_run=True, full=True), folder):
-            Path(folder, name).unlink(missing_ok=True)
+def delete_stale_files(table: DeltaTable, uri: str, *, full: bool) -> None:
+    """Deletes files that no kept version names; of a local table only those in its folder.
+
+    Input: `full`: also those that the log has forgotten.
+    """
+    if is_in_store(uri):
+        table.vacuum(dry_run=False, full=full)
+        return
+
+    for name in files_of_table(table.vacuum(dry_run=True, full=full), uri):
+        Path(uri, name).unlink(missing_ok=True)
 
 
 def _key(row: Row) -> Any:

@@ -70,6 +70,7 @@ class GroupQueues:
         self._lost: list[Queue] = []  # with messages that were taken and not committed
         self._topics: Mapping[str, Topic] = {}
         self._look_at = 0.0
+        self._full_look_at = 0.0
 
     def start(self, wait_s: float | None) -> None:
         """Takes the first queues. Input: as of `Ownership.take`, where the queues are named."""
@@ -101,7 +102,8 @@ class GroupQueues:
         """Reads on, if it is time to: new messages, new queues, other members."""
         self.keep()
 
-        if self._backoff.is_due(has_rows=self.buffers.has_rows()):
+        is_due = self._backoff.is_due(has_rows=self.buffers.has_rows())
+        if is_due and (self._is_full_look_due() or self.buffers.may_have_news()):
             knows_all = self._checked >= set(self._subscription.topics)
             if self._backoff.is_for_topics(knows_all=knows_all):
                 if self._membership is None:
@@ -113,6 +115,24 @@ class GroupQueues:
 
         if self._membership is not None and time.monotonic() >= self._look_at:
             self._share()
+
+    @property
+    def is_in_store(self) -> bool:
+        """Returns whether each look is a request."""
+        return self._backoff.is_store
+
+    def pause_s(self) -> float:
+        """Returns how long to wait until it is time to read."""
+        return self._backoff.remaining_s()
+
+    def _is_full_look_due(self) -> bool:
+        """Returns whether to look for more than news of the tables that are read here."""
+        now = time.monotonic()
+        if now < self._full_look_at:
+            return False
+
+        self._full_look_at = now + (0.0 if self._backoff.is_store else _LOOK_S)
+        return True
 
     def wait(self, deadline: float) -> None:
         """Waits until it is time to read, at most until a deadline (monotonic s)."""
@@ -131,19 +151,22 @@ class GroupQueues:
         if positions is None:
             positions = self.buffers.positions()
 
-        self.ownership.commit(positions)
-        self._drop_lost()
-        for queue in self._settled:
-            self._settled[queue] = positions.get(queue, self._settled[queue])
-        self._hand_over()
-
-        if self._lost:
-            lost, self._lost = self._lost, []
+        self.commit_kept(positions)
+        lost = self.take_lost()
+        if lost:
             names = ", ".join(f"{topic} {queue_id}" for topic, queue_id in sorted(lost))
             raise StaleGenerationError(
                 f"another consumer has taken over {names}: what was read of it is not committed, "
                 "and comes to that one; the other queues are committed, and this consumer goes on"
             )
+
+    def commit_kept(self, positions: Mapping[Queue, int]) -> None:
+        """Stores the positions of queues that are still this consumer's; then hands over."""
+        self.ownership.commit(positions)
+        self._drop_lost()
+        for queue in self._settled:
+            self._settled[queue] = positions.get(queue, self._settled[queue])
+        self._hand_over()
 
     def seek(self, queue: Queue, offset: int) -> None:
         """Goes on at another offset of a queue."""
