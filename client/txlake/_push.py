@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from queue import Empty, Queue, SimpleQueue
 
@@ -30,7 +30,7 @@ from txlake._consumed_message import ConsumedMessage, to_messages
 from txlake._dead_letters import DeadLetters
 from txlake._group_queues import GroupQueues
 from txlake._listener_call import Listener, call_listener
-from txlake._retries import DEAD, DONE, GroupRetries, Retry, RetryPolicy
+from txlake._retries import DEAD, Attempt, GroupRetries, Retry, RetryPolicy
 from txlake.errors import OffsetOutOfRangeError, StoreAwayError, TxlakeError
 
 log = logging.getLogger("txlake.consumer")
@@ -64,6 +64,10 @@ class _Outcome:
     message: ConsumedMessage
     reason: str | None
     at: datetime
+
+    @property
+    def queue(self) -> QueueName:
+        return self.message.topic, self.message.queue_id
 
 
 @dataclass(slots=True)
@@ -368,8 +372,11 @@ class PushRun:
             row.queue_id,
             row.queue_offset,
         )
-        gone = self._options.policy.refused(row, "its topic does not keep it any more", _now())
-        self._retries.write([replace(gone, state=DEAD)])
+        reason = "its topic does not keep it any more"
+        gone = Attempt(
+            row.queue, row.queue_offset, row.retries, row.generation, reason, _now()
+        )  # fmt: skip
+        self._retries.write([gone], RetryPolicy((0,), 0))
         return None
 
     def _is_time_to_settle(self) -> bool:
@@ -391,48 +398,56 @@ class PushRun:
             while lane.outcomes:
                 self._unsettled.append(lane.outcomes.popleft())
 
-        outcomes = list(self._unsettled)
-        rows = [(outcome, self._row(outcome)) for outcome in outcomes]
-        self._dead_letters.append(
-            (row, outcome.message._asdict()) for outcome, row in rows if row.state == DEAD
-        )
-        self._retries.write([row for _, row in rows])
-        self._unsettled = self._unsettled[len(outcomes) :]
+        # What was refused of a queue that is lost comes to its new owner.
+        outcomes = [
+            outcome
+            for outcome in self._unsettled
+            if outcome.reason is None or outcome.queue in self._lanes
+        ]
+        attempts = [self._attempt(outcome) for outcome in outcomes]
+        policy = self._options.policy
 
-        for outcome, row in rows:
-            queue, offset = (row.topic, row.queue_id), row.queue_offset
-            is_retried = self._retrying.pop((queue, offset), None) is not None
-            lane = self._lanes.get(queue)
+        messages = {(each.queue, each.message.queue_offset): each.message for each in outcomes}
+        if attempts:
+            self._dead_letters.append(
+                (row, messages[row.queue, row.queue_offset]._asdict())
+                for row in self._retries.dying(attempts, policy)
+            )
+            self._retries.write(attempts, policy)
+        self._unsettled = []
+
+        for outcome in outcomes:
+            place = outcome.queue, outcome.message.queue_offset
+            is_retried = self._retrying.pop(place, None) is not None
+            lane = self._lanes.get(outcome.queue)
             if lane is not None and not is_retried and self._options.is_ordered and outcome.reason:
-                self._settle_blocked(lane, row)
+                self._settle_blocked(lane)
 
         for queue, position in positions.items():
             self._lanes[queue].settled = position
         self._queues.commit_kept(positions)
 
-    def _settle_blocked(self, lane: _Lane, row: Retry) -> None:
+    def _settle_blocked(self, lane: _Lane) -> None:
         """Lets an ordered lane wait for its first message, or go on behind it if it is dead."""
         if lane.done == len(lane.messages):  # the queue is to go
             return
 
-        if row.state == DEAD:
+        message = lane.messages[lane.done]
+        row = self._retries.row(lane.queue, message.queue_offset)
+        lane.blocked_until = None
+        if row is None or row.state == DEAD:  # done by another consumer, or given up
             lane.done += 1
-            lane.blocked_until = None
         else:
-            message = lane.messages[lane.done]
             lane.messages[lane.done] = message._replace(reconsume_times=row.retries)
             lane.blocked_until = row.due_at
 
-    def _row(self, outcome: _Outcome) -> Retry:
-        """Returns a message's row after an attempt."""
+    def _attempt(self, outcome: _Outcome) -> Attempt:
         message = outcome.message
-        queue = message.topic, message.queue_id
-        generation = self._queues.ownership.generations().get(queue, 0)
-        row = self._retries.new_row(queue, message.queue_offset, generation)
-
-        if outcome.reason is None:
-            return replace(row, state=DONE)
-        return self._options.policy.refused(row, outcome.reason, outcome.at)
+        generation = self._queues.ownership.generations().get(outcome.queue, 0)
+        return Attempt(
+            outcome.queue, message.queue_offset, message.reconsume_times, generation,
+            outcome.reason, outcome.at,
+        )  # fmt: skip
 
 
 def _now() -> datetime:

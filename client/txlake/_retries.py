@@ -102,6 +102,21 @@ class RetryPolicy:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A call of the listener with a message; `reason` None: the message is done.
+
+    `retries`: how often it was refused before.
+    """
+
+    queue: Queue
+    queue_offset: int
+    retries: int
+    generation: int
+    reason: str | None
+    at: datetime
+
+
 class ConsumerRetries(CompareAndSetTable[Key, Retry]):
     """The table `consumer_retries` of a lake."""
 
@@ -179,24 +194,48 @@ class GroupRetries:
         self._version = None
         self.refresh()
 
-    def write(self, rows: Sequence[Retry]) -> None:
+    def write(self, attempts: Sequence[Attempt], policy: RetryPolicy) -> None:
         """Writes what has become of messages."""
 
-        def decide(_newest: Mapping[Key, Retry], now: datetime) -> Iterable[Retry]:
-            return [replace(row, committed_at=now) for row in rows]
+        def decide(newest: Mapping[Key, Retry], now: datetime) -> list[Retry]:
+            rows = [self._after(attempt, newest, policy) for attempt in attempts]
+            return [replace(row, committed_at=now) for row in rows if row is not None]
 
-        if rows:
+        if attempts:
             self.table.write(decide)
             self.refresh()
 
-    def new_row(self, queue: Queue, offset: int, generation: int) -> Retry:
-        """Returns the row of a message, or what it would be before the first refusal."""
-        row = self.row(queue, offset)
-        if row is not None:
-            return replace(row, generation=max(generation, row.generation))
+    def dying(self, attempts: Iterable[Attempt], policy: RetryPolicy) -> list[Retry]:
+        """Returns the rows of messages that these attempts give up."""
+        newest = self.table.newest()
+        rows = [self._after(attempt, newest, policy) for attempt in attempts]
+        return [row for row in rows if row is not None and row.state == DEAD]
 
-        now = datetime.now(timezone.utc)
-        return Retry(self.group, *queue, offset, WAITING, 0, now, [], generation, now)
+    def _after(
+        self, attempt: Attempt, newest: Mapping[Key, Retry], policy: RetryPolicy
+    ) -> Retry | None:
+        """Returns the row of a message after an attempt; None if the attempt changes nothing.
+
+        A consumer that was replaced can hand out a message beside its successor: then the same
+        attempt is made twice, and counts once.
+        """
+        key = (self.group, *attempt.queue, attempt.queue_offset)
+        row = newest.get(key)
+
+        if row is not None and row.state == DONE:
+            if row.committed_at >= attempt.at:
+                return None
+            row = None
+        if attempt.reason is None:
+            return None if row is None else replace(row, state=DONE)
+
+        if row is None:
+            row = Retry(*key, WAITING, attempt.retries, attempt.at, [], 0, attempt.at)
+        elif row.retries > attempt.retries:
+            return None
+
+        generation = max(attempt.generation, row.generation)
+        return policy.refused(replace(row, generation=generation), attempt.reason, attempt.at)
 
 
 def resumed(row: Retry) -> Retry:
