@@ -166,7 +166,14 @@ def _require_each_once(where: str, offsets: Any, end: int) -> None:
 
 def strange_paths(folder: Path, lake: Path) -> list[str]:
     """Returns what stands where nothing should: beside the lake, or in it beside its tables."""
-    tables = {*schemas.TABLES, "topics", "consumer_offsets"}
+    tables = {
+        *schemas.TABLES,
+        "topics",
+        "consumer_offsets",
+        "consumer_members",
+        "consumer_retries",
+        "consumer_dead_letters",
+    }
     strange = [str(at) for at in folder.iterdir() if at != lake and not at.name.startswith("job.")]
     strange += [str(at) for at in lake.iterdir() if at.name not in tables and at.name[0] != "_"]
     numbers = lake / "topics"

@@ -20,7 +20,13 @@ from storage.lake.integrity import require_readable, require_recorded
 from storage.lake.lake import Lake
 from storage.schemas import TABLES, TOPIC
 
-CONSUMER_OFFSETS: Final = "consumer_offsets"
+# Consumers make these, each with its first row.
+CONSUMER_TABLES: Final = (
+    "consumer_offsets",
+    "consumer_members",
+    "consumer_retries",
+    "consumer_dead_letters",
+)
 MESSAGES: Final = "messages"
 # SQL reads the lake, nothing else of the machine, and writes nothing.
 _READ_ONLY: Final[dict[str, str | bool | int | float | list[str]]] = {
@@ -139,8 +145,8 @@ class LakeSql:
 
     @property
     def tables(self) -> list[str]:
-        """Returns the names of all tables; that of the consumers can be missing."""
-        return [*TABLES, CONSUMER_OFFSETS, *map(_table, self.topics.values())]
+        """Returns the names of all tables; those of the consumers can be missing."""
+        return [*TABLES, *CONSUMER_TABLES, *map(_table, self.topics.values())]
 
     def add_all(self) -> None:
         """Makes every table visible, and `messages`."""
@@ -155,8 +161,8 @@ class LakeSql:
             return
 
         self._made.add(table)
-        if table == CONSUMER_OFFSETS and not self.lake.is_table(table):
-            return  # the first consumer creates it
+        if table in CONSUMER_TABLES and not self.lake.is_table(table):
+            return
 
         with self.lake.translating_read_errors(table):
             rows = self.lake.dataset(table)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from pipelines.jvm.jars import class_path
 from pipelines.jvm.session import start_session
 from pipelines.jvm.spark_private import hadoop_configuration, spark_schema
+from pipelines.lake_sql import CONSUMER_TABLES
 from storage.errors import LakeError
 from storage.files.location import LakeLocation, is_s3, lake_location, s3_access
 from storage.lake.integrity import require_recorded
@@ -34,7 +35,6 @@ from storage.schemas import TABLES, TOPIC
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_CONSUMER_OFFSETS = "consumer_offsets"
 _MESSAGES = "messages"
 
 
@@ -76,8 +76,8 @@ def create_views(spark: SparkSession, path: str | LakeLocation, prefix: str = ""
         known = rows.where(f"epoch <= {epoch}") if "epoch" in schema.names else rows
         known.createOrReplaceTempView(f"{prefix}{table}")
 
-    if lake.is_table(_CONSUMER_OFFSETS):
-        _rows(spark, lake, _CONSUMER_OFFSETS).createOrReplaceTempView(prefix + _CONSUMER_OFFSETS)
+    for table in filter(lake.is_table, CONSUMER_TABLES):
+        _rows(spark, lake, table).createOrReplaceTempView(prefix + table)
 
     messages = [
         f"SELECT {_literal(topic)} AS topic, * FROM {_source(lake, table)} WHERE epoch <= {epoch}"

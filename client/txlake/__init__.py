@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from txlake.async_consumer import AsyncConsumer
+    from txlake.consume_status import ConsumeStatus
     from txlake.consumer import ConsumedMessage, Consumer
     from txlake.errors import (
         ClosedError,
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from txlake.signing import SigningKey
 
 _NAMES = {
+    "async_consumer": ("AsyncConsumer",),
+    "consume_status": ("ConsumeStatus",),
     "consumer": ("ConsumedMessage", "Consumer"),
     "errors": (
         "ClosedError", "ConsumerError", "GroupBusyError", "LakeError", "MessageError",
@@ -57,8 +61,10 @@ _NAMES = {
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
+    "AsyncConsumer",
     "CheckedMessage",
     "ClosedError",
+    "ConsumeStatus",
     "ConsumedMessage",
     "Consumer",
     "ConsumerError",

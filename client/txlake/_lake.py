@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from txlake._delta_files import DeltaFiles, translating_errors
@@ -84,6 +85,23 @@ class Lake:
         if self._checks is not None:
             topic = self.topics()[name]
             self._checks.require(f"topics/{topic.table_id}", topic.epoch)
+
+    def epoch_from(self, at: datetime) -> int | None:
+        """Returns the first epoch at or after an instant; None if all are before it.
+
+        Output: 0 if it is before the oldest epoch that is still recorded. Errors: LakeError.
+        """
+        table = DeltaFiles(self.uri("epochs"), self.storage_options)
+        with translating_errors(table.uri):
+            table.refresh()
+
+        rows = read_all(table, ["epoch", "epoch_at"])
+        later = [row["epoch"] for row in rows if row["epoch_at"] >= at]
+        if not later:
+            return None
+
+        oldest = min(row["epoch"] for row in rows)
+        return 0 if min(later) == oldest else min(later)
 
     def _identity(self) -> tuple[str, int]:
         """Returns the lake's id and format."""

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timezone
 
 from txlake._consumer_offsets import Commit, ConsumerOffsets, Key, held_until
 from txlake.errors import GroupBusyError, StaleGenerationError
@@ -57,6 +57,8 @@ class Ownership:
     """A consumer's queues, each with the row by which it holds it: its generation and offset.
 
     If the table was deleted meanwhile, the next write puts these rows into the new one.
+    Input: `drops_lost`: a queue that another consumer took over is dropped, and `take_lost` names
+    it; without it such a queue is a StaleGenerationError.
     """
 
     def __init__(
@@ -67,10 +69,14 @@ class Ownership:
         owner: str,
         session_timeout_ms: int,
         lake_id: str = "",
+        *,
+        drops_lost: bool = False,
     ) -> None:
+        self._drops_lost = drops_lost
+        self._lost: list[Queue] = []
         self._offsets = ConsumerOffsets(uri, storage_options, lake_id)
         self._group = group
-        self._owner = owner
+        self.owner = owner
         self._session_timeout_ms = session_timeout_ms
         self._rows: dict[Queue, Commit] = {}
         self._beat_at = 0.0  # of the latest write, monotonic s
@@ -109,26 +115,65 @@ class Ownership:
         rows = []
         held = []
 
-        for topic, queue_id in queues:
-            free = Commit(self._group, topic, queue_id, None, 0, "", now)
-            row = newest.get(free.key, free)
-            until = held_until(newest, row, self._session_timeout_ms)
+        for queue in queues:
+            until, row = self._next_row(queue, newest, now)
             if until is not None and now <= until:
-                held.append((until, row))
-
-            rows.append(
-                replace(
-                    row,
-                    generation=row.generation + 1,
-                    owner=self._owner,
-                    committed_at=now,
-                    session_timeout_ms=self._session_timeout_ms,
-                )
-            )
+                held.append((until, newest[row.key]))
+            rows.append(row)
 
         if held:
             raise _HeldError(*max(held, key=lambda hold: hold[0]), now)
         return rows
+
+    def _next_row(
+        self, queue: Queue, newest: Mapping[Key, Commit], now: datetime
+    ) -> tuple[datetime | None, Commit]:
+        """Returns until when a queue is held, if it is, and the row by which to take it."""
+        free = Commit(self._group, *queue, None, 0, "", now)
+        row = newest.get(free.key, free)
+
+        return held_until(newest, row, self._session_timeout_ms), replace(
+            row,
+            generation=row.generation + 1,
+            owner=self.owner,
+            committed_at=now,
+            session_timeout_ms=self._session_timeout_ms,
+        )
+
+    def take_free(self, queues: Iterable[Queue]) -> dict[Queue, int | None]:
+        """Takes those of the queues that nobody holds. Output: their committed offsets."""
+        wanted = sorted(queues)
+
+        def decide(newest: Mapping[Key, Commit], now: datetime) -> list[Commit]:
+            rows = [self._next_row(queue, newest, now) for queue in wanted]
+            return [row for until, row in rows if until is None or now > until]
+
+        rows = self._offsets.write(decide) if wanted else []
+        if rows:
+            self._keep(rows)
+        return {(row.topic, row.queue_id): row.queue_offset for row in rows}
+
+    def owners(self) -> dict[Queue, str]:
+        """Returns the owner of each queue of the group that somebody holds now."""
+        newest = self._offsets.newest()
+        now = datetime.now(timezone.utc)
+        lives_until: dict[str, datetime] = {}
+        owners = {}
+
+        for row in newest.values():
+            if row.consumer_group != self._group or not row.owner:
+                continue
+            if row.owner not in lives_until:  # any row of an owner proves that it lives
+                lives_until[row.owner] = held_until(newest, row, self._session_timeout_ms) or now
+            if now <= lives_until[row.owner]:
+                owners[row.topic, row.queue_id] = row.owner
+
+        return owners
+
+    def take_lost(self) -> list[Queue]:
+        """Returns the queues that were lost to other consumers since the last call."""
+        lost, self._lost = self._lost, []
+        return lost
 
     def commit(self, positions: Mapping[Queue, int]) -> None:
         """Stores the positions that have changed; a queue without one stays where it is.
@@ -155,6 +200,10 @@ class Ownership:
         else:
             self.heartbeat()
 
+    def generations(self) -> dict[Queue, int]:
+        """Returns the generation by which each queue is held."""
+        return {queue: row.generation for queue, row in self._rows.items()}
+
     def heartbeat(self) -> None:
         """Writes that the owner lives, three times a session. Errors: StaleGenerationError."""
         due_at = self._beat_at + self._session_timeout_ms / 3_000
@@ -164,6 +213,9 @@ class Ownership:
     def _heartbeat_rows(self, newest: Mapping[Key, Commit], now: datetime) -> list[Commit]:
         """Returns the rows that the table lost, else one, which changes nothing but its instant."""
         held = self._newest_rows(newest)
+        if not held:
+            return []
+
         lost = [row for row in held.values() if row.key not in newest]
         return [replace(row, committed_at=now) for row in lost or [held[min(held)]]]
 
@@ -172,19 +224,21 @@ class Ownership:
         self._beat_at = time.monotonic()
         self._rows.update({(row.topic, row.queue_id): row for row in rows})
 
-    def release(self) -> None:
-        """Gives back the queues that are still this consumer's."""
+    def release(self, queues: Iterable[Queue] | None = None) -> None:
+        """Gives back queues that are still this consumer's; None: all."""
+        given = [row for queue, row in self._rows.items() if queues is None or queue in queues]
 
         def decide(newest: Mapping[Key, Commit], now: datetime) -> list[Commit]:
             return [
                 replace(newest.get(row.key, row), owner="", committed_at=now)
-                for row in self._rows.values()
+                for row in given
                 if self._holds(row, newest)
             ]
 
-        if self._rows:
+        if given:
             self._offsets.write(decide)
-            self._rows.clear()
+            for row in given:
+                del self._rows[row.topic, row.queue_id]
 
     def committed(self, queues: Iterable[Queue]) -> dict[Queue, int | None]:
         """Returns the group's committed offsets."""
@@ -196,12 +250,17 @@ class Ownership:
         """Returns the newest rows of this consumer's queues. Errors: StaleGenerationError."""
         held = {}
 
-        for queue, row in self._rows.items():
+        for queue, row in list(self._rows.items()):
             current = newest.get(row.key, row)
             if not self._holds(row, newest):
+                if self._drops_lost:
+                    del self._rows[queue]
+                    self._lost.append(queue)
+                    continue
+
                 raise StaleGenerationError(
                     f"group {row.consumer_group} topic {row.topic} queue {row.queue_id}: "
-                    f"generation {row.generation} of {self._owner} is over, the table has "
+                    f"generation {row.generation} of {self.owner} is over, the table has "
                     f"generation {current.generation} of {current.owner or 'nobody'}; make a new "
                     "consumer"
                 )

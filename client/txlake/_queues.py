@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from txlake._lake import Lake
+from txlake._message_filter import MessageFilter
 from txlake._topic_reader import TopicReader
 from txlake.errors import OffsetOutOfRangeError
 
 log = logging.getLogger("txlake.consumer")
+
+_FILTER_S = 0.2  # how long to read on at once while a filter lets nothing through
 
 Queue = tuple[str, int]
 
@@ -22,12 +26,37 @@ class _Buffer:
     position: int
     rows: pa.Table | None = None
     may_have_more: bool = True
+    end: int = 0  # the position after the rows, and after what a filter has left out behind them
+
+    def take(self, max_records: int) -> pa.Table:
+        """Takes rows that were read ahead, of which there are some."""
+        assert self.rows is not None
+        taken = self.rows.slice(0, max_records)
+
+        remaining = self.rows.slice(taken.num_rows)
+        self.rows = remaining if remaining.num_rows else None
+        self.position = self.end if self.rows is None else self.rows["queue_offset"][0].as_py()
+        return taken
+
+    def put(self, rows: pa.Table, end: int) -> None:
+        """Puts rows that were read ahead, perhaps none, up to a position."""
+        self.rows = rows if rows.num_rows else None
+        self.end = end
+        self.may_have_more = True
+        if self.rows is None:
+            self.position = end
 
 
 class QueueBuffers:
     """For each owned queue its position, and rows that follow it without a gap."""
 
-    def __init__(self, lake: Lake, out_of_range_reset: str) -> None:
+    def __init__(
+        self,
+        lake: Lake,
+        out_of_range_reset: str,
+        filters: Mapping[str, MessageFilter] | None = None,
+    ) -> None:
+        self._filters = filters or {}
         self._lake = lake
         self._reset = out_of_range_reset
         self._readers: dict[str, TopicReader] = {}
@@ -38,6 +67,12 @@ class QueueBuffers:
         """Begins to read a queue."""
         self._reader(topic, table_id)
         self._buffers[topic, queue_id] = _Buffer(position)
+
+    def remove(self, queue: Queue) -> None:
+        """Ends to read a queue."""
+        del self._buffers[queue]
+        if all(topic != queue[0] for topic, _ in self._buffers):
+            del self._readers[queue[0]]
 
     def end(self, topic: str, table_id: int, queue_id: int) -> int:
         """Returns the end of any queue, whether it is read here or not."""
@@ -88,6 +123,24 @@ class QueueBuffers:
             for topic, queue_id in queues:
                 self.seek(topic, queue_id, first[topic, queue_id])
 
+    def offsets_at(self, queues: list[Queue], epoch: int | None) -> dict[Queue, int]:
+        """Returns the first offset of each queue that an epoch or a later one has delivered.
+
+        Input: `epoch`: None: where each queue ends.
+        """
+        offsets: dict[Queue, int] = {}
+        for topic in {topic for topic, _ in queues}:
+            reader = self._readers[topic]
+            self._refresh(topic, reader)
+            queue_ids = [queue_id for name, queue_id in queues if name == topic]
+
+            if epoch is None:
+                first_offsets = reader.ends(queue_ids)
+            else:
+                first_offsets = reader.offsets_from_epoch(queue_ids, epoch)
+            offsets |= {(topic, queue_id): offset for queue_id, offset in first_offsets.items()}
+        return offsets
+
     def lag(self) -> dict[Queue, int]:
         """Returns how many messages each queue holds after its position."""
         ends = self.ends()
@@ -102,6 +155,12 @@ class QueueBuffers:
         """Returns whether any rows were read ahead."""
         return any(buffer.rows is not None for buffer in self._buffers.values())
 
+    def may_have_news(self) -> bool:
+        """Returns whether a read might bring something: a cheap look at local tables."""
+        if any(buffer.may_have_more for buffer in self._buffers.values()):
+            return True
+        return any(reader.may_have_news() for reader in self._readers.values())
+
     def fill(self) -> bool:
         """Reads ahead for queues that have no rows here and might have more.
 
@@ -112,29 +171,39 @@ class QueueBuffers:
         for topic, reader in self._readers.items():
             is_new |= self._refresh(topic, reader)
 
-            positions = {
-                queue_id: buffer.position
-                for (name, queue_id), buffer in self._buffers.items()
-                if name == topic and buffer.rows is None and buffer.may_have_more
-            }
-            rows = self._read(topic, reader, positions) if positions else {}
-
-            for queue_id in positions:
-                buffer = self._buffers[topic, queue_id]
-                buffer.rows = rows.get(queue_id)
-                buffer.may_have_more = buffer.rows is not None
+            until = time.monotonic() + _FILTER_S
+            while self._read_ahead(topic, reader) and time.monotonic() < until:
+                continue
 
         return is_new
 
+    def _read_ahead(self, topic: str, reader: TopicReader) -> bool:
+        """Reads ahead once. Output: whether a filter has left all of it out."""
+        positions = {
+            queue_id: buffer.position
+            for (name, queue_id), buffer in self._buffers.items()
+            if name == topic and buffer.rows is None and buffer.may_have_more
+        }
+        read = self._read(topic, reader, positions) if positions else {}
+
+        for queue_id in positions:
+            buffer = self._buffers[topic, queue_id]
+            if queue_id in read:
+                buffer.put(*read[queue_id])
+            else:
+                buffer.may_have_more = False
+
+        return bool(read) and not any(rows.num_rows for rows, _ in read.values())
+
     def _read(
         self, topic: str, reader: TopicReader, positions: dict[int, int]
-    ) -> dict[int, pa.Table]:
+    ) -> dict[int, tuple[pa.Table, int]]:
         """Reads ahead; goes on where a queue begins or ends if its next message is deleted.
 
         Errors: OffsetOutOfRangeError if the consumer is to stop there.
         """
         try:
-            return reader.read(positions)
+            return self._read_window(topic, reader, positions)
         except OffsetOutOfRangeError:
             if self._reset == "stop":
                 raise
@@ -154,16 +223,30 @@ class QueueBuffers:
                 )
                 self.seek(topic, queue_id, targets[queue_id])
 
-        return reader.read(
-            {queue_id: self._buffers[topic, queue_id].position for queue_id in positions}
-        )
+        moved = {queue_id: self._buffers[topic, queue_id].position for queue_id in positions}
+        return self._read_window(topic, reader, moved)
 
-    def take(self, max_records: int) -> list[tuple[str, pa.Table]]:
+    def _read_window(
+        self, topic: str, reader: TopicReader, positions: dict[int, int]
+    ) -> dict[int, tuple[pa.Table, int]]:
+        """Returns the rows that the topic's filter lets through, and the position after them."""
+        if topic in self._filters:
+            return reader.read_matching(positions, self._filters[topic])
+
+        return {
+            queue_id: (rows, positions[queue_id] + rows.num_rows)
+            for queue_id, rows in reader.read(positions).items()
+        }
+
+    def take(
+        self, max_records: int, *, without: Collection[Queue] = ()
+    ) -> list[tuple[str, pa.Table]]:
         """Takes rows, each queue's in order; each call begins with another queue.
 
+        Input: `without`: queues of which to take nothing.
         Output: topics with rows of theirs.
         """
-        queues = list(self._buffers)
+        queues = [queue for queue in self._buffers if queue not in without]
         self._turn += 1
         start = self._turn % len(queues) if queues else 0
 
@@ -173,15 +256,25 @@ class QueueBuffers:
             if buffer.rows is None or not max_records:
                 continue
 
-            rows = buffer.rows.slice(0, max_records)
+            rows = buffer.take(max_records)
             taken.append((topic, rows))
             max_records -= rows.num_rows
 
-            remaining = buffer.rows.slice(rows.num_rows)
-            buffer.rows = remaining if remaining.num_rows else None
-            buffer.position += rows.num_rows
-
         return taken
+
+    def take_of(self, queue: Queue, max_records: int) -> tuple[pa.Table | None, int]:
+        """Takes rows of one queue. Output: the rows, if any, and the position after them."""
+        buffer = self._buffers[queue]
+        rows = None if buffer.rows is None else buffer.take(max_records)
+        return rows, buffer.position
+
+    def read_from(self, queue: Queue, offset: int, rows_max: int) -> pa.Table | None:
+        """Returns rows of a queue from an offset on, whatever was read ahead.
+
+        Errors: OffsetOutOfRangeError if the message at that offset is deleted.
+        """
+        topic, queue_id = queue
+        return self._readers[topic].read({queue_id: offset}, rows_max=rows_max).get(queue_id)
 
     def _refresh(self, topic: str, reader: TopicReader) -> bool:
         is_new = reader.refresh()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from operator import itemgetter, or_
@@ -17,6 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txlake._delta_files import DeltaFiles, TableFile, translating_errors
+from txlake._delta_log import entry_name
+from txlake._message_filter import MessageFilter
+from txlake._paths import is_in_store
 from txlake.errors import OffsetGapError, OffsetOutOfRangeError
 from txlake.protocol import floor_id
 
@@ -44,6 +48,9 @@ COLUMNS = [
 _READ_AHEAD_BYTES = 32 << 20  # of all queues
 _WINDOW_ROWS_MIN = 1_000
 _WINDOW_ROWS_MAX = 100_000
+# What a filter lets through is read by ranges of offsets: more conditions take longer than rows.
+_SPANS_MAX = 64
+_SPAN_GAP_MAX = 16
 _RUNS_MAX = 256  # the files of some epochs, each with all queues
 
 Span = tuple[int, int]  # first and last queue offset of one queue in one file
@@ -55,6 +62,7 @@ class TopicReader:
     def __init__(self, topic: str, uri: str, storage_options: Mapping[str, str] | None) -> None:
         self._topic = topic
         self._files = DeltaFiles(uri, storage_options, ("queue_id", "queue_offset"))
+        self._next_entry: str | None = None  # of the log of a local table
         self._spans: dict[str, dict[int, Span]] = {}
         self._floors: dict[int, tuple[int | None, int]] = {}  # by queue: its first row, its floor
 
@@ -63,12 +71,23 @@ class TopicReader:
         with translating_errors(self._files.uri):
             is_new = self._files.refresh()
 
+        if self._files.exists and not is_in_store(self._files.uri):
+            name = entry_name(self._files.table.version() + 1)
+            self._next_entry = os.path.join(self._files.uri, "_delta_log", name)
+
         if is_new:
             self._spans = {
                 path: spans for path, spans in self._spans.items() if path in self._files.files
             }
 
         return is_new
+
+    def may_have_news(self) -> bool:
+        """Returns False if a look for one name shows that the table has no newer version.
+
+        A clean-up of the log can delete that entry, so now and then only `refresh` is sure.
+        """
+        return self._next_entry is None or os.path.exists(self._next_entry)
 
     def read(
         self,
@@ -88,6 +107,95 @@ class TopicReader:
         return self._files.retry_stale(
             lambda: self._read(positions, ends or {}, columns, rows_max, bytes_max)
         )
+
+    def read_matching(
+        self, positions: Mapping[int, int], message_filter: MessageFilter
+    ) -> dict[int, tuple[pa.Table, int]]:
+        """Reads ahead what a filter lets through: the rest is read without its wide columns.
+
+        Output: for each queue with new rows, those that match, and the position after the rest.
+        Errors: as of `read`.
+        """
+        return self._files.retry_stale(lambda: self._read_matching(positions, message_filter))
+
+    def offsets_from_epoch(self, queue_ids: Iterable[int], epoch: int) -> dict[int, int]:
+        """Returns the first offset of each queue that an epoch or a later one has delivered.
+
+        Output: the queue's end if there is none.
+        """
+
+        def read() -> dict[int, int]:
+            if not self._files.files:
+                return {}
+            rows = self._files.dataset(self._files.files).to_table(
+                ["queue_id", "queue_offset"], filter=pc.field("epoch") >= epoch
+            )
+            first = rows.group_by("queue_id").aggregate([("queue_offset", "min")])
+            return dict(
+                zip(
+                    first["queue_id"].to_pylist(),
+                    first["queue_offset_min"].to_pylist(),
+                    strict=True,
+                )
+            )
+
+        offsets = self._files.retry_stale(read)
+        ends = self.ends(list(queue_ids))
+        return {queue_id: offsets.get(queue_id, end) for queue_id, end in ends.items()}
+
+    def _read_matching(
+        self, positions: Mapping[int, int], message_filter: MessageFilter
+    ) -> dict[int, tuple[pa.Table, int]]:
+        narrow = self._read(
+            positions,
+            {},
+            ["queue_id", "queue_offset", *message_filter.columns],
+            None,
+            _READ_AHEAD_BYTES,
+        )
+
+        matched = {
+            queue_id: rows["queue_offset"].filter(message_filter.mask(rows)).to_pylist()
+            for queue_id, rows in narrow.items()
+        }
+        wide = self._read_offsets(matched)
+        return {
+            queue_id: (wide[queue_id], positions[queue_id] + rows.num_rows)
+            for queue_id, rows in narrow.items()
+        }
+
+    def _read_offsets(self, offsets: Mapping[int, Sequence[int]]) -> dict[int, pa.Table]:
+        """Returns the rows of some offsets of each queue, in their order."""
+        spans = {queue_id: _spans_of(each) for queue_id, each in offsets.items()}
+        conditions = [
+            (pc.field("queue_id") == queue_id)
+            & (pc.field("queue_offset") >= first)
+            & (pc.field("queue_offset") <= last)
+            for queue_id, each in spans.items()
+            for first, last in each
+        ]
+        empty = self._files.dataset([]).schema.empty_table().select(COLUMNS)
+        result = dict.fromkeys(offsets, empty)
+        if not conditions:
+            return result
+
+        paths = [
+            file.path
+            for file in self._files.files.values()
+            if any(
+                self._span(file, queue_id, first, last + 1)
+                for queue_id, each in spans.items()
+                for first, last in each
+            )
+        ]
+        rows = self._files.dataset(paths).to_table(
+            columns=list(COLUMNS), filter=reduce(or_, conditions)
+        )
+
+        for queue_id, read in _split_by_queue(_in_order(rows)).items():
+            wanted = pa.array(offsets[queue_id], pa.int64())
+            result[queue_id] = read.filter(pc.is_in(read["queue_offset"], wanted))
+        return result
 
     def ends(self, queue_ids: range | list[int]) -> dict[int, int]:
         """Returns each queue's end: the offset of the message that comes next."""
@@ -262,6 +370,20 @@ class TopicReader:
                 best = first
 
         return best
+
+
+def _spans_of(offsets: Sequence[int]) -> list[Span]:
+    """Returns ranges that hold offsets, few of them. Input: offsets in their order."""
+    spans: list[Span] = []
+    for offset in offsets:
+        if spans and offset - spans[-1][1] <= _SPAN_GAP_MAX:
+            spans[-1] = spans[-1][0], offset
+        else:
+            spans.append((offset, offset))
+
+    if len(spans) > _SPANS_MAX:
+        return [(spans[0][0], spans[-1][1])]
+    return spans
 
 
 def _is_outside(file: TableFile, queue_id: int, from_offset: int, to_offset: float) -> bool:

@@ -5,73 +5,49 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from txlake import protocol
-from txlake._consumer_extra import pa
-from txlake._counted import counted
-from txlake._lake import Lake, Topic
+from txlake._consumed_message import ConsumedMessage, to_messages
+from txlake._dead_letters import TABLE as DEAD_LETTERS
+from txlake._dead_letters import DeadLetters
+from txlake._group_queues import GroupQueues, Subscription
+from txlake._lake import Lake
+from txlake._listener_call import Listener
+from txlake._members import TABLE as MEMBERS
+from txlake._members import ConsumerMembers, Membership
+from txlake._message_filter import make_filter
 from txlake._ownership import Ownership
 from txlake._paths import is_in_store
 from txlake._poll_backoff import PollBackoff
 from txlake._process import ProcessGuard, note_delta_is_used
+from txlake._push import PushOptions, PushRun
 from txlake._queues import QueueBuffers
-from txlake._to_python import plain_columns
-from txlake.errors import ClosedError, OffsetOutOfRangeError, UnknownTopicError
+from txlake._retries import TABLE as RETRIES
+from txlake._retries import ConsumerRetries, GroupRetries, RetryPolicy
+from txlake.errors import ClosedError, OffsetOutOfRangeError, TxlakeError, UnknownTopicError
 
-
-class ConsumedMessage(NamedTuple):
-    """A delivered message: `topic` and `id` name it, in every lake that is made of the same Kafka.
-
-    (`topic`, `queue_id`, `queue_offset`) names it in its lake alone: in a lake that was made anew
-    another message can stand there.
-    `raw_headers` holds all headers when some are not in the other fields as they came: not UTF-8,
-    null, repeated, or with a name of the protocol's. `reason`, `real_topic` and `asked_queue_id`
-    are filled in the two topics of messages that could not be delivered.
-    """
-
-    topic: str
-    queue_id: int
-    queue_offset: int
-    body: bytes | None
-    keys: str | None
-    tags: str | None
-    properties: Mapping[str, str]
-    transaction_id: str | None
-    producer_group: str | None
-    stored_at: datetime
-    born_at: datetime | None
-    source: str
-    real_topic: str | None
-    asked_queue_id: int | None
-    reason: str | None
-    half_queue_id: int
-    half_queue_offset: int
-    raw_headers: Sequence[tuple[str, bytes | None]] | None
-    epoch: int
-
-    @property
-    def id(self) -> str:
-        """The record of Kafka that it was sent as: `half:2-17`, `schedule:0-5`.
-
-        The same text names it in operators' commands. A topic has each id once.
-        Source: docs/protocol/rules.md "Operator commands".
-        """
-        record = protocol.RecordTarget(self.source, self.half_queue_id, self.half_queue_offset)
-        return str(record)
+# RocketMQ's: a message that is refused comes again after the delays of the levels 3 to 18.
+RETRY_DELAYS_MS = protocol.delay_levels_ms()[2:]
 
 
 class Consumer:
     """A consumer of real topics: poll() gives messages in queue order, commit() stores how far.
 
-    Each queue has one owner in a group. `queues` ({"orders": [0, 1]}) names the queues to take, so
-    that several consumers share a topic. Without it the consumer takes all queues, and new ones
-    as they come. It waits for a topic that does not exist yet. The queues of an owner that died are
-    free when the owner's own `session_timeout_ms` ends: a start waits for that, and fails as soon
-    as it sees that the owner lives. `wait_for_owner_ms` is another limit of this wait; 0: none.
+    Each queue has one owner in a group. The consumers of a group share all queues: each takes its
+    part, new queues as they come, and those of a consumer that left at once, of one that died when
+    its `session_timeout_ms` is over. A queue that is to go to another consumer goes when commit()
+    covers all that poll() has returned of it, and after a session at the latest. It waits for a
+    topic that does not exist yet.
+
+    `queues` ({"orders": [0, 1]}) names the queues to take and keep instead. Then a start waits for
+    the session of an owner that died, and fails as soon as it sees that the owner lives.
+    `wait_for_owner_ms` is another limit of this wait; 0: none.
 
     Before it takes queues of a topic it checks that the topic's table, and the lake's own, hold
     what was committed. Messages that poll() returned and commit() did not cover come again after
@@ -79,6 +55,9 @@ class Consumer:
 
     Of a lake in a store each look is a request for each topic. While nothing comes, the pauses
     between looks grow from 50 ms to `store_look_ms_max`; it finds new topics and queues within 2 s.
+
+    `topics` can say which messages are wanted by their tags, {"orders": "TagA || TagB"}, and `keys`
+    by their business keys. Bodies of other messages are not read.
 
     Topics keep messages for some time only. A group without a committed offset begins at the
     earliest message that is there, or at the latest: `auto_offset_reset`. Where a queue begins
@@ -95,7 +74,7 @@ class Consumer:
         self,
         lake: str | os.PathLike[str],
         group: str,
-        topics: Sequence[str],
+        topics: Sequence[str] | Mapping[str, str],
         *,
         queues: Mapping[str, Sequence[int]] | None = None,
         storage_options: Mapping[str, str] | None = None,
@@ -103,6 +82,7 @@ class Consumer:
         wait_for_owner_ms: int | None = None,
         auto_offset_reset: Literal["earliest", "latest"] = "earliest",
         out_of_range_reset: Literal["stop", "earliest", "latest"] = "stop",
+        keys: Collection[str] | None = None,
         max_poll_records: int = 500,
         store_look_ms_max: int = 500,
     ) -> None:
@@ -127,6 +107,11 @@ class Consumer:
             if value < 1:
                 raise ValueError(f"{name} {value!r}: 1 or more")
 
+        if isinstance(keys, str):
+            raise ValueError(f"keys {keys!r}: a list")
+        expressions: Mapping[str, str] = topics if isinstance(topics, Mapping) else {}
+        filters = {topic: make_filter(expressions.get(topic), keys) for topic in topics}
+
         unknown = set(queues or {}) - set(topics)
         if unknown:
             raise ValueError(f"queues {sorted(unknown)}: not in topics {list(topics)}")
@@ -138,29 +123,64 @@ class Consumer:
 
         note_delta_is_used()
         self._guard = ProcessGuard("consumer")
-        self._topics = tuple(dict.fromkeys(topics))
-        self._requested = {topic: tuple(ids) for topic, ids in (queues or {}).items()}
-        self._reset = auto_offset_reset
         self._poll_records_max = max_poll_records
         self._is_closed = False
+        self._stopped = threading.Event()
+        self._group = group
+        self._storage_options = storage_options
 
-        owner = f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}"
+        names = tuple(dict.fromkeys(topics))
+        named = {topic: tuple(ids) for topic, ids in (queues or {}).items()}
         self._lake = Lake(lake, storage_options)
-        self._backoff = PollBackoff(
-            is_store=is_in_store(self._lake.path), pause_s_max=store_look_ms_max / 1000
-        )
-        self._buffers = QueueBuffers(self._lake, out_of_range_reset)
-        self._ownership = Ownership(
-            self._lake.uri("consumer_offsets"),
-            storage_options,
+        self._queues = self._open_queues(
             group,
-            owner,
+            Subscription(names, named, auto_offset_reset),
+            storage_options,
             session_timeout_ms,
-            self._lake.lake_id,
+            PollBackoff(
+                is_store=is_in_store(self._lake.path), pause_s_max=store_look_ms_max / 1000
+            ),
+            QueueBuffers(
+                self._lake,
+                out_of_range_reset,
+                {topic: each for topic, each in filters.items() if each is not None},
+            ),
         )
+        try:
+            self._queues.start(None if wait_for_owner_ms is None else wait_for_owner_ms / 1000)
+        except BaseException:
+            with suppress(TxlakeError):  # it would stay a member for a session
+                self._queues.leave()
+            raise
 
-        self._checked: set[str] = set()
-        self._take_queues(None if wait_for_owner_ms is None else wait_for_owner_ms / 1000)
+    def _open_queues(
+        self,
+        group: str,
+        subscription: Subscription,
+        storage_options: Mapping[str, str] | None,
+        session_timeout_ms: int,
+        backoff: PollBackoff,
+        buffers: QueueBuffers,
+    ) -> GroupQueues:
+        """Returns the queues of this consumer, of which none is taken yet."""
+        owner = f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}"
+        is_sharing = not subscription.queues
+        lake_id = self._lake.lake_id
+
+        ownership = Ownership(
+            self._lake.uri("consumer_offsets"), storage_options, group, owner,
+            session_timeout_ms, lake_id, drops_lost=is_sharing,
+        )  # fmt: skip
+
+        membership = None
+        if is_sharing:
+            members = ConsumerMembers(self._lake.uri(MEMBERS), storage_options, lake_id)
+            membership = Membership(members, group, owner, subscription.topics, session_timeout_ms)
+
+        return GroupQueues(
+            self._lake, subscription, ownership, membership,
+            buffers, backoff, session_timeout_ms / 1000,
+        )  # fmt: skip
 
     def __enter__(self) -> Consumer:
         return self
@@ -186,26 +206,22 @@ class Consumer:
 
         while True:
             self._check_open()
-            self._ownership.heartbeat()
+            self._queues.look()
 
-            if self._backoff.is_due(has_rows=self._buffers.has_rows()):
-                if self._backoff.is_for_topics(knows_all=self._checked >= set(self._topics)):
-                    self._take_queues(0.0)
-                self._backoff.note_read(is_new=self._buffers.fill())
-
-            taken = self._buffers.take(max_records)
+            taken = self._queues.take(max_records)
             if taken or time.monotonic() >= deadline:
-                return [message for topic, rows in taken for message in _messages(topic, rows)]
+                return [message for topic, rows in taken for message in to_messages(topic, rows)]
 
-            self._backoff.wait(deadline)
+            self._queues.wait(deadline)
 
     def commit(self) -> None:
         """Stores that the group is past all that poll() has returned.
 
-        Errors: StaleGenerationError when another consumer has taken the queues over.
+        Errors: StaleGenerationError when another consumer has taken a queue over. A consumer that
+        shares has committed its other queues then, and goes on; with `queues` make a new one.
         """
         self._check_open()
-        self._ownership.commit(self._buffers.positions())
+        self._queues.commit()
 
     def seek(self, topic: str, queue_id: int, offset: int) -> None:
         """Goes on at another offset of a queue; commit() stores it.
@@ -215,33 +231,109 @@ class Consumer:
         self._check_open()
         self._check_owned(topic, queue_id)
 
-        end = self._buffers.ends()[topic, queue_id]
-        begin = self._buffers.begins()[topic, queue_id]
+        end = self._queues.buffers.ends()[topic, queue_id]
+        begin = self._queues.buffers.begins()[topic, queue_id]
         if not begin <= offset <= end:
             raise OffsetOutOfRangeError(
                 f"topic {topic} queue {queue_id}: offset {offset}; {begin} to {end} are allowed"
             )
 
-        self._buffers.seek(topic, queue_id, offset)
+        self._queues.seek((topic, queue_id), offset)
+
+    def seek_to_time(self, at: datetime) -> dict[tuple[str, int], int]:
+        """Goes on at the first message of each queue that was delivered at an instant or later.
+
+        Messages are delivered by epochs, and the instant of a message's epoch counts. Where epochs
+        of that time are not recorded any more, a queue begins at its beginning; where there is no
+        later message, at its end. commit() stores it.
+        Output: the new positions. Errors: ValueError for an instant without a time zone; LakeError.
+        """
+        self._check_open()
+        if at.tzinfo is None:
+            raise ValueError(f"at {at!r}: an instant with a time zone")
+
+        buffers = self._queues.buffers
+        epoch = self._lake.epoch_from(at)
+        offsets = buffers.begins() if epoch == 0 else buffers.offsets_at(self.assignment(), epoch)
+        for queue, offset in offsets.items():
+            self._queues.seek(queue, offset)
+        return offsets
 
     def position(self, topic: str, queue_id: int) -> int:
         """Returns the offset of the next message that poll() gives."""
         self._check_owned(topic, queue_id)
-        return self._buffers.positions()[topic, queue_id]
+        return self._queues.buffers.positions()[topic, queue_id]
 
     def assignment(self) -> list[tuple[str, int]]:
         """Returns the queues that this consumer has."""
-        return sorted(self._buffers.positions())
+        return sorted(self._queues.buffers.positions())
 
     def committed(self) -> dict[tuple[str, int], int | None]:
         """Returns how far the group is, for each (topic, queue) of this consumer."""
         self._check_open()
-        return self._ownership.committed(self._buffers.positions())
+        return self._queues.ownership.committed(self._queues.buffers.positions())
 
     def lag(self) -> dict[tuple[str, int], int]:
         """Returns how many messages each (topic, queue) holds after the position."""
         self._check_open()
-        return self._buffers.lag()
+        return self._queues.buffers.lag()
+
+    def run(
+        self,
+        listener: Listener,
+        *,
+        threads: int = 4,
+        batch_max: int = 1,
+        is_ordered: bool = False,
+        retries_max: int = 16,
+        retry_delays_ms: Sequence[int] = RETRY_DELAYS_MS,
+        commit_interval_ms: int = 1_000,
+    ) -> None:
+        """Hands messages to a listener until stop(), and commits what is done.
+
+        The listener gets a list of at most `batch_max` messages of one queue, on one of several
+        `threads`. Each queue's messages are handed out in order, by one thread at a time. None or
+        CONSUME_SUCCESS: they are done. RECONSUME_LATER, an exception or anything else: each comes
+        again, alone, after the first of `retry_delays_ms`, then the second ...; the last one counts
+        for all later ones. Refused more than `retries_max` times it is given up, and stands in the
+        lake's table `consumer_dead_letters`. A list of answers speaks of each message.
+
+        Meanwhile its queue goes on; with `is_ordered` it waits for the message.
+
+        Units: milliseconds. Replay: a message can come more than once, after a crash.
+        Errors: LakeError, OffsetGapError, OffsetOutOfRangeError, ValueError; with `queues`
+        StaleGenerationError. A store that is away is waited for.
+        """
+        delays = tuple(retry_delays_ms)
+        for name, value in (
+            ("threads", threads),
+            ("batch_max", batch_max),
+            ("commit_interval_ms", commit_interval_ms),
+        ):
+            if value < 1:
+                raise ValueError(f"{name} {value!r}: 1 or more")
+        if retries_max < 0:
+            raise ValueError(f"retries_max {retries_max!r}: 0 or more")
+        if not delays or min(delays) < 0:
+            raise ValueError(f"retry_delays_ms {delays!r}: at least one, each 0 or more")
+
+        self._check_open()
+        options = PushOptions(
+            threads, batch_max, is_ordered, commit_interval_ms / 1000,
+            RetryPolicy(delays, retries_max), self._poll_records_max,
+        )  # fmt: skip
+        options_of_tables = (self._storage_options, self._lake.lake_id)
+        retries = ConsumerRetries(self._lake.uri(RETRIES), *options_of_tables)
+        letters = DeadLetters(self._lake.uri(DEAD_LETTERS), *options_of_tables)
+
+        PushRun(
+            self._queues, GroupRetries(retries, self._group), letters, listener, options,
+            self._stopped.is_set,
+        ).run()  # fmt: skip
+
+    def stop(self) -> None:
+        """Ends run() when the messages in hand are done: from any thread or signal handler."""
+        self._stopped.set()
 
     def close(self) -> None:
         """Gives the queues back: another consumer can take them at once. It commits nothing."""
@@ -249,60 +341,7 @@ class Consumer:
             self._is_closed = True
 
             if self._guard.is_here:  # the queues of a process that forked are still its own
-                self._ownership.release()
-
-    def _take_queues(self, wait_s: float | None) -> None:
-        """Takes the requested queues that exist now. Input: as of `Ownership.take`."""
-        topics = self._lake.topics()
-        new = self._queues_to_take(topics)
-        if not new:
-            return
-
-        unchecked = {name for name, _ in new} - self._checked
-        for name in sorted(unchecked):  # before anything is written about them
-            self._lake.require_whole(name)
-        self._checked |= unchecked
-
-        self._check_within(new, topics)
-        taken = self._ownership.take(new, wait_s)
-
-        for (name, queue_id), offset in taken.items():
-            self._buffers.add(name, topics[name].table_id, queue_id, offset or 0)
-
-        uncommitted = [queue for queue, offset in taken.items() if offset is None]
-        self._buffers.seek_to(uncommitted, self._reset)
-
-    def _queues_to_take(self, topics: Mapping[str, Topic]) -> list[tuple[str, int]]:
-        """Returns the requested queues that exist and are not owned. Errors: UnknownTopicError."""
-        new = []
-
-        for name in self._topics:
-            if name not in topics:
-                continue
-
-            count = topics[name].queue_count
-            for queue_id in self._requested.get(name, range(count)):
-                if self._ownership.owns(name, queue_id):
-                    continue
-                if queue_id >= count:
-                    raise UnknownTopicError(
-                        f"topic {name} has {counted(count, 'queue')}, no {queue_id}"
-                    )
-                new.append((name, queue_id))
-
-        return new
-
-    def _check_within(self, queues: Sequence[tuple[str, int]], topics: Mapping[str, Topic]) -> None:
-        """Checks that the group is beyond no queue's end: it would leave messages out."""
-        for (name, queue_id), offset in self._ownership.committed(queues).items():
-            if offset:
-                end = self._buffers.end(name, topics[name].table_id, queue_id)
-                if offset > end:
-                    raise OffsetOutOfRangeError(
-                        f"topic {name} queue {queue_id}: the group has committed offset {offset}, "
-                        f"and the queue ends at {end}: consumer_offsets is not of this lake, or "
-                        "the lake was put back from an older copy; read on with another group"
-                    )
+                self._queues.close()
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -310,22 +349,5 @@ class Consumer:
         self._guard.check()
 
     def _check_owned(self, topic: str, queue_id: int) -> None:
-        if (topic, queue_id) not in self._buffers.positions():
+        if (topic, queue_id) not in self._queues.buffers.positions():
             raise UnknownTopicError(f"topic {topic} queue {queue_id}: not this consumer's")
-
-
-_COLUMNS = list(ConsumedMessage._fields[1:])
-
-
-def _messages(topic: str, rows: pa.Table) -> Iterator[ConsumedMessage]:
-    """Returns rows as messages, made column by column: one by one takes twice the time."""
-    columns = dict(zip(_COLUMNS, plain_columns(rows.select(_COLUMNS)), strict=True))
-    columns["properties"] = [properties or {} for properties in columns["properties"]]
-
-    if rows["raw_headers"].null_count < rows.num_rows:
-        columns["raw_headers"] = [
-            None if headers is None else [(header["key"], header["value"]) for header in headers]
-            for headers in columns["raw_headers"]
-        ]
-
-    return map(ConsumedMessage._make, zip(itertools.repeat(topic), *columns.values(), strict=False))

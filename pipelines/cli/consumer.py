@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import Any
 
 import click
@@ -30,22 +31,34 @@ def list_consumers(lake_path: str | None, conf: str | None, limit: int, output: 
     print_list(COLUMNS, rows[:limit], len(rows), output, "no consumer group has read this lake")
 
 
-class _Position(click.ParamType[str]):
-    """Where to read on: `earliest`, `latest` or an offset."""
+class _Position(click.ParamType[str | datetime]):
+    """Where to read on: `earliest`, `latest`, an offset or an instant."""
 
     name = "position"
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> str:
-        """Returns the word or the number as text."""
-        if value not in ("earliest", "latest") and not re.fullmatch("[0-9]{1,18}", value):
-            self.fail(f"{value!r}: earliest, latest or an offset")
-        return str(value)
+    def convert(self, value: Any, param: Any, ctx: Any) -> str | datetime:
+        """Returns the word or the number as text, or the instant."""
+        if value in ("earliest", "latest") or re.fullmatch("[0-9]{1,18}", value):
+            return str(value)
+
+        try:
+            at = datetime.fromisoformat(value.replace("Z", "+00:00"))
+        except ValueError:
+            self.fail(f"{value!r}: earliest, latest, an offset, or an instant as 2026-01-31T12:00Z")
+        if at.tzinfo is None:
+            self.fail(f"{value!r}: say its time zone, as in ...Z")
+        return at
 
 
 @consumer.command()
 @click.argument("group")
 @click.option("--topic", required=True, help="Of this topic.")
-@click.option("--to", required=True, type=_Position(), help="earliest, latest, or an offset.")
+@click.option(
+    "--to",
+    required=True,
+    type=_Position(),
+    help="earliest, latest, an offset, or an instant: the first message delivered then or later.",
+)
 @click.option("--queue", "queues", type=click.IntRange(0), multiple=True, help="Only this queue.")
 @click.option("--yes", is_flag=True, help="Write. Without it, only print what would be written.")
 @click.option(
@@ -60,7 +73,7 @@ class _Position(click.ParamType[str]):
 def reset(
     group: str,
     topic: str,
-    to: str,
+    to: str | datetime,
     queues: tuple[int, ...],
     yes: bool,
     session: int,
@@ -82,6 +95,86 @@ def reset(
     print_list(COLUMNS, rows, len(rows), output, "")
     count = len(rows)
     click.echo(f"{count} written" if yes else f"{count} would be written; --yes writes", err=True)
+
+
+@consumer.command()
+@click.option("--group", help="Only this consumer group.")
+@click.option("--topic", help="Only this topic.")
+@lake_options
+@limit_option
+@rows_option
+def retries(
+    group: str | None,
+    topic: str | None,
+    lake_path: str | None,
+    conf: str | None,
+    limit: int,
+    output: str,
+) -> None:
+    """List the messages that a listener has refused, and that come again."""
+    from pipelines.health.consumer_retries import RETRY_COLUMNS, read_refused
+
+    rows = read_refused(open_lake(lake_path, conf), "waiting", group, topic)
+    print_list(RETRY_COLUMNS, rows[:limit], len(rows), output, "no message waits for a retry")
+
+
+@consumer.group()
+def dead() -> None:
+    """Look at the messages that consumer groups have given up, and resume them."""
+
+
+@dead.command("list")
+@click.option("--group", help="Only this consumer group.")
+@click.option("--topic", help="Only this topic.")
+@lake_options
+@limit_option
+@rows_option
+def list_dead(
+    group: str | None,
+    topic: str | None,
+    lake_path: str | None,
+    conf: str | None,
+    limit: int,
+    output: str,
+) -> None:
+    """List the messages that listeners have refused too often, the longest dead first."""
+    from pipelines.health.consumer_retries import DEAD_COLUMNS, read_refused
+
+    rows = read_refused(open_lake(lake_path, conf), "dead", group, topic)
+    print_list(DEAD_COLUMNS, rows[:limit], len(rows), output, "no dead messages of consumer groups")
+
+
+@dead.command()
+@click.argument("group")
+@click.option("--topic", help="Only of this topic.")
+@click.option("--queue", "queue_id", type=click.IntRange(0), help="Only of this queue.")
+@click.option("--offset", type=click.IntRange(0), help="Only the message at this offset.")
+@click.option("--yes", is_flag=True, help="Write. Without it, only print what would be resumed.")
+@lake_options
+@rows_option
+def resume(
+    group: str,
+    topic: str | None,
+    queue_id: int | None,
+    offset: int | None,
+    yes: bool,
+    lake_path: str | None,
+    conf: str | None,
+    output: str,
+) -> None:
+    """Let dead messages of consumer group GROUP come to its listener again.
+
+    Each comes at once, and as often as a new message. The group can be active meanwhile.
+    """
+    from pipelines.health.consumer_retries import DEAD_COLUMNS
+    from pipelines.operate.consumer_retries import plan_resume, write_resume
+
+    lake = open_lake(lake_path, conf)
+    rows = plan_resume(lake, group, topic, queue_id, offset)
+    count = write_resume(lake, rows) if yes else len(rows)
+
+    print_list(DEAD_COLUMNS, rows, len(rows), output, "")
+    click.echo(f"{count} resumed" if yes else f"{count} would be resumed; --yes writes", err=True)
 
 
 @click.command()

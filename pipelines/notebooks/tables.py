@@ -31,6 +31,9 @@ ONE_ROW_IS: Final = {
     "waiting": "a change of a naming that waits for its half or for its set",
     "catalog": "a real topic, or a larger queue count of one",
     "consumer_offsets": "a commit of a consumer group",
+    "consumer_members": "a sign of life of a member of a consumer group",
+    "consumer_retries": "what became of a message that a consumer group refused",
+    "consumer_dead_letters": "a message that a consumer group has given up",
 }
 _LIFE: Final[dict[str, Any]] = {
     "when": pl.Datetime("ms", "UTC"), "epoch": pl.Int64, "kind": pl.String, "what": pl.String,

@@ -17,17 +17,20 @@ from pipelines.health.consumers import read_lags
 from pipelines.health.topics import read_queues
 from storage.lake.lake import Lake
 from txlake._consumer_offsets import Commit, ConsumerOffsets, Key, held_until
+from txlake._lake import Lake as SdkLake
+from txlake._topic_reader import TopicReader
 
 EARLIEST, LATEST = "earliest", "latest"
 COLUMNS: Final = ("consumer_group", "topic", "queue_id", "queue_offset", "new_offset", "owner")
 
 
 def plan_reset(
-    lake: Lake, group: str, topic: str, to: str | int, queues: Sequence[int]
+    lake: Lake, group: str, topic: str, to: str | int | datetime, queues: Sequence[int]
 ) -> list[Row]:
     """Returns the offsets of a topic's queues for a group, now and after a reset. Output: COLUMNS.
 
-    Input: `to`: EARLIEST, LATEST or an offset; `queues`: empty for all that the group has had.
+    Input: `to`: EARLIEST, LATEST, an offset or an instant, as of `Consumer.seek_to_time`; `queues`:
+    empty for all that the group has had.
     Errors: OperatorError when the group has not read such a queue, or the queue has no such offset.
     """
     held = {
@@ -45,12 +48,18 @@ def plan_reset(
             "written; `txlake lag` names what it reads"
         )
 
+    queue_ids = list(queues or sorted(held))
+    at_instant = _offsets_at(lake, topic, queue_ids, to) if isinstance(to, datetime) else {}
+
     rows = []
-    for queue_id in queues or sorted(held):
+    for queue_id in queue_ids:
         begin = ends[queue_id]["begin_offset"]
         end = ends[queue_id]["end_offset"]
-        offset = {EARLIEST: begin, LATEST: end}.get(str(to), to)
-        if not begin <= int(offset) <= end:
+        if isinstance(to, datetime):
+            offset = max(begin, at_instant[queue_id])
+        else:
+            offset = int({EARLIEST: begin, LATEST: end}.get(str(to), to))
+        if not begin <= offset <= end:
             raise OperatorError(
                 f"queue {queue_id} of {topic} has offsets {begin} to {end}, not {offset}: nothing "
                 "was written"
@@ -61,12 +70,28 @@ def plan_reset(
             "topic": topic,
             "queue_id": queue_id,
             "queue_offset": held[queue_id]["queue_offset"],
-            "new_offset": int(offset),
+            "new_offset": offset,
             "owner": held[queue_id]["owner"],
         }
         rows.append(row)
 
     return rows
+
+
+def _offsets_at(lake: Lake, topic: str, queue_ids: Sequence[int], at: datetime) -> dict[int, int]:
+    """Returns each queue's first offset at or after an instant, by the rule of the SDK."""
+    place = lake.place
+    sdk = SdkLake(place.path, place.storage_options)
+    epoch = sdk.epoch_from(at)
+    uri = sdk.uri(f"topics/{sdk.topics()[topic].table_id}")
+    reader = TopicReader(topic, uri, sdk.storage_options)
+    reader.refresh()
+
+    if epoch == 0:
+        return reader.begins(queue_ids)
+    if epoch is None:
+        return reader.ends(list(queue_ids))
+    return reader.offsets_from_epoch(queue_ids, epoch)
 
 
 def write_reset(lake: Lake, rows: Sequence[Row], session_ms: int) -> None:

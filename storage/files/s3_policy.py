@@ -14,14 +14,20 @@ from storage.files.location import LakeLocation, is_s3
 _READ: Final = ("s3:GetObject",)
 _WRITE: Final = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload")
 ALL_TABLES: Final = ("",)
-# The tables that the SDK's consumer opens; it makes and writes `consumer_offsets` alone.
+# The tables that the SDK's consumer opens, and those that it makes and writes.
+_CONSUMERS: Final = (
+    "consumer_offsets",
+    "consumer_members",
+    "consumer_retries",
+    "consumer_dead_letters",
+)
 _DELIVERED: Final = ("lake", "epochs", "catalog", "topics")
 # role -> (tables, actions on their files)
 _RIGHTS: Final = {
     "producer": (),
     "job": ((ALL_TABLES, _WRITE),),
     "operator": ((ALL_TABLES, _READ),),
-    "consumer": ((_DELIVERED, _READ), (("consumer_offsets",), _WRITE)),
+    "consumer": ((_DELIVERED, _READ), (_CONSUMERS, _WRITE)),
     "metrics": ((ALL_TABLES, _READ),),
 }
 

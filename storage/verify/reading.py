@@ -14,7 +14,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.errors import BrokenLakeError
+from storage.errors import BrokenLakeError, MissingTableError
 from storage.lake.chain import chain_order
 from storage.lake.integrity import Fault, chain_faults, find_faults, retry_while_written
 from storage.lake.lake import Lake
@@ -120,6 +120,7 @@ _IS_GONE = {
 CREATE MACRO is_gone(t, e) AS EXISTS (FROM gone WHERE gone_topic = t AND gone_epoch >= e)
 """,
 }
+_CONSUMER_TABLES = ("consumer_members", "consumer_retries", "consumer_dead_letters")
 _CONSUMER_OFFSETS = pa.schema(
     [
         ("consumer_group", pa.string()),
@@ -165,6 +166,7 @@ def read_lake(connection: duckdb.DuckDBPyConnection, lake: Lake, format_version:
         offsets,
     )
 
+    _probe_consumers(reader, lake)
     for table, columns in COLUMNS.items():
         if table != "epochs":
             reader.read(table, columns)
@@ -173,6 +175,21 @@ def read_lake(connection: duckdb.DuckDBPyConnection, lake: Lake, format_version:
     for table, problem in sorted(reader.problems.items()):
         if table not in log_problems:
             connection.execute("INSERT INTO table_problems VALUES (?, ?)", [table, problem])
+
+
+def _probe_consumers(reader: Reader, lake: Lake) -> None:
+    """Checks that the other tables of consumers, if there, can be read and are this lake's."""
+    for table in _CONSUMER_TABLES:
+        try:
+            lake.read(table, ["consumer_group"])
+        except MissingTableError:
+            continue
+        except BrokenLakeError as error:
+            reader.problems[table] = error.problem
+            continue
+
+        if lake.table(table).lake_id() not in ("", lake.majority_lake_id()):
+            reader.problems[table] = "belongs to another lake"
 
 
 def _read_logs(connection: duckdb.DuckDBPyConnection, lake: Lake) -> set[str]:

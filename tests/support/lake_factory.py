@@ -35,6 +35,9 @@ TOPIC = pa.schema([
 ])  # fmt: skip
 
 
+EPOCHS = pa.schema([("epoch", pa.int64()), ("state", pa.string()), ("epoch_at", INSTANT)])
+
+
 class LakeFactory:
     """Make a lake and put messages into it, one Delta commit for each epoch."""
 
@@ -86,6 +89,11 @@ class LakeFactory:
     def write_rows(self, topic: str, rows: Iterable[dict[str, Any]]) -> None:
         self._epoch += 1
         self._write(f"topics/{self._table_ids[topic]}", TOPIC, rows)
+
+    def epoch_row(self, epoch: int, epoch_at: dt.datetime) -> None:
+        self._write("epochs", EPOCHS, [
+            {"epoch": epoch, "state": "committed", "epoch_at": epoch_at}
+        ])  # fmt: skip
 
     def _write(self, table: str, schema: pa.Schema, rows: Iterable[dict[str, Any]]) -> None:
         full = [{name: row.get(name) for name in schema.names} for row in rows]

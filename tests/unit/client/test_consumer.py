@@ -188,7 +188,7 @@ def test_a_snapshot_whose_files_were_vacuumed_is_taken_anew(orders: LakeFactory)
     for _ in range(3):
         orders.deliver("orders", {0: 3})
     with Consumer(orders.path, "points", ["orders"]) as consumer:
-        reader = consumer._buffers._readers["orders"]
+        reader = consumer._queues.buffers._readers["orders"]
         reader.refresh()  # the old snapshot is in hand
         table = DeltaTable(str(orders.table("orders")))
         table.optimize.compact()

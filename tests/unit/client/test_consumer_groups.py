@@ -15,6 +15,8 @@ from tests.support.lake_factory import LakeFactory, places, poll_all
 from txlake import Consumer, GroupBusyError, StaleGenerationError, UnknownTopicError
 from txlake._consumer_offsets import SCHEMA, ConsumerOffsets
 
+BOTH = {"orders": [0, 1]}
+
 
 @pytest.fixture
 def orders(tmp_path: Path) -> LakeFactory:
@@ -24,11 +26,11 @@ def orders(tmp_path: Path) -> LakeFactory:
 
 
 def test_a_second_consumer_of_a_group_is_told_who_has_the_queues(orders: LakeFactory) -> None:
-    with Consumer(orders.path, "points", ["orders"]):
+    with Consumer(orders.path, "points", ["orders"], queues=BOTH):
         with pytest.raises(GroupBusyError, match=r"topic orders queue 0: \S+:\d+:\w+ owns it"):
-            Consumer(orders.path, "points", ["orders"], wait_for_owner_ms=0)
-        Consumer(orders.path, "other", ["orders"]).close()
-    Consumer(orders.path, "points", ["orders"]).close()  # given back: free at once
+            Consumer(orders.path, "points", ["orders"], queues=BOTH, wait_for_owner_ms=0)
+        Consumer(orders.path, "other", ["orders"], queues=BOTH).close()
+    Consumer(orders.path, "points", ["orders"], queues=BOTH).close()  # given back: free at once
 
 
 def test_consumers_share_a_group_by_queues(orders: LakeFactory) -> None:
@@ -51,12 +53,17 @@ def test_a_queue_that_the_topic_does_not_have_is_refused(orders: LakeFactory) ->
 
 def test_a_consumer_that_died_is_replaced_and_can_no_longer_commit(orders: LakeFactory) -> None:
     orders.deliver("orders", {0: 4})
-    dead = Consumer(orders.path, "points", ["orders"], session_timeout_ms=300)
+    dead = Consumer(orders.path, "points", ["orders"], queues=BOTH, session_timeout_ms=300)
     poll_all(dead, 2, most=2)
     dead.commit()
     poll_all(dead, 1, most=1)
     new = Consumer(
-        orders.path, "points", ["orders"], session_timeout_ms=300, wait_for_owner_ms=10_000
+        orders.path,
+        "points",
+        ["orders"],
+        queues=BOTH,
+        session_timeout_ms=300,
+        wait_for_owner_ms=10_000,
     )
     assert places(poll_all(new, 2), 0) == [2, 3]
     with pytest.raises(StaleGenerationError, match="generation 1 of"):
@@ -68,26 +75,35 @@ def test_a_consumer_that_died_is_replaced_and_can_no_longer_commit(orders: LakeF
 
 
 def test_polling_keeps_the_queues_without_a_commit(orders: LakeFactory) -> None:
-    with Consumer(orders.path, "points", ["orders"], session_timeout_ms=2_000) as consumer:
+    with Consumer(
+        orders.path, "points", ["orders"], queues=BOTH, session_timeout_ms=2_000
+    ) as consumer:
         deadline = time.monotonic() + 3.0
         while time.monotonic() < deadline:
             consumer.poll(0.05)
             with pytest.raises(GroupBusyError):
-                Consumer(orders.path, "points", ["orders"], wait_for_owner_ms=0)
+                Consumer(orders.path, "points", ["orders"], queues=BOTH, wait_for_owner_ms=0)
         consumer.commit()
 
 
 def test_the_owners_session_counts_and_not_the_challengers(orders: LakeFactory) -> None:
-    with Consumer(orders.path, "points", ["orders"], session_timeout_ms=60_000):
+    with Consumer(orders.path, "points", ["orders"], queues=BOTH, session_timeout_ms=60_000):
         with pytest.raises(GroupBusyError, match=r"UTC, for 5\d\.\d s more") as busy:
-            Consumer(orders.path, "points", ["orders"], session_timeout_ms=1, wait_for_owner_ms=50)
+            Consumer(
+                orders.path,
+                "points",
+                ["orders"],
+                queues=BOTH,
+                session_timeout_ms=1,
+                wait_for_owner_ms=50,
+            )
         assert "\n" not in str(busy.value)
 
 
 def test_a_start_waits_until_the_session_of_an_owner_that_died_ends(orders: LakeFactory) -> None:
-    died = Consumer(orders.path, "points", ["orders"], session_timeout_ms=700)
+    died = Consumer(orders.path, "points", ["orders"], queues=BOTH, session_timeout_ms=700)
     began = time.monotonic()
-    new = Consumer(orders.path, "points", ["orders"], session_timeout_ms=60_000)
+    new = Consumer(orders.path, "points", ["orders"], queues=BOTH, session_timeout_ms=60_000)
     assert 0.5 < time.monotonic() - began < 10
     new.close()
     died.close()
@@ -102,13 +118,15 @@ def test_a_start_that_waits_fails_as_soon_as_the_owner_shows_that_it_lives(
         while not ended.is_set():
             owner.poll(0.05)
 
-    with Consumer(orders.path, "points", ["orders"], session_timeout_ms=3_000) as owner:
+    with Consumer(
+        orders.path, "points", ["orders"], queues=BOTH, session_timeout_ms=3_000
+    ) as owner:
         thread = threading.Thread(target=poll, args=(owner,))
         thread.start()
         try:
             began = time.monotonic()
             with pytest.raises(GroupBusyError):
-                Consumer(orders.path, "points", ["orders"])
+                Consumer(orders.path, "points", ["orders"], queues=BOTH)
             assert time.monotonic() - began < 2.5  # a third of the session, and some looks
         finally:
             ended.set()

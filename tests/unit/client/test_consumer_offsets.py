@@ -259,7 +259,7 @@ def test_a_reader_whose_log_was_cleaned_goes_on(uri: str, monkeypatch: pytest.Mo
         "delta.logRetentionDuration": "interval 0 seconds",
         "delta.deletedFileRetentionDuration": "interval 0 seconds",
     }
-    monkeypatch.setattr("txlake._consumer_offsets._CONFIGURATION", at_once)
+    monkeypatch.setattr("txlake._compare_and_set._CONFIGURATION", at_once)
     reader, writer = ConsumerOffsets(uri), ConsumerOffsets(uri)
     reader.newest()
     for _ in range(130):

@@ -8,8 +8,10 @@ import sys
 import txlake
 
 PUBLIC = [
+    "AsyncConsumer",
     "CheckedMessage",
     "ClosedError",
+    "ConsumeStatus",
     "ConsumedMessage",
     "Consumer",
     "ConsumerError",

@@ -95,9 +95,12 @@ def test_a_store_lets_consumers_see_what_was_delivered_alone(tmp_path: Path) -> 
         }  # fmt: skip
 
     assert objects("producer", "s3:GetObject") == set()
-    assert objects("consumer", "s3:PutObject") == {"consumer_offsets/*"}
+    own = {
+        "consumer_offsets/*", "consumer_members/*", "consumer_retries/*", "consumer_dead_letters/*",
+    }  # fmt: skip
+    assert objects("consumer", "s3:PutObject") == own
     assert objects("consumer", "s3:GetObject") == {
-        "lake/*", "epochs/*", "catalog/*", "topics/*", "consumer_offsets/*",
+        *own, "lake/*", "epochs/*", "catalog/*", "topics/*",
     }  # fmt: skip
     for role in ("job", "operator", "metrics"):
         assert objects(role, "s3:GetObject") == {"*"}

@@ -19,7 +19,7 @@ from storage import schemas
 from storage.lake import epochs
 from storage.wire import record_kinds as kafka_rows
 from tests.support.protocol_pages import PROTOCOL, ROOT, section, table_rows
-from txlake import _consumer_offsets, protocol
+from txlake import _consumer_offsets, _dead_letters, _members, _retries, protocol
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -30,6 +30,9 @@ TABLES = {
     **schemas.TABLES,
     "topics/<table_id>": schemas.TOPIC,
     "consumer_offsets": _consumer_offsets.SCHEMA,
+    "consumer_members": _members.SCHEMA,
+    "consumer_retries": _retries.SCHEMA,
+    "consumer_dead_letters": _dead_letters.SCHEMA,
 }
 SECTIONS = {
     item.name: {field.name: field for field in dataclasses.fields(kind)}

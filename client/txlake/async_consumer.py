@@ -1,0 +1,131 @@
+"""A consumer for asyncio: a thin front of the Consumer, which works on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+from txlake.consumer import ConsumedMessage, Consumer
+from txlake.errors import UnknownTopicError
+
+_ResultT = TypeVar("_ResultT")
+
+
+class AsyncConsumer:
+    """A Consumer whose calls are awaited: `async with AsyncConsumer(lake, group, topics) as c`.
+
+    It takes what Consumer takes. `async with` opens it, and gives its queues back at the end.
+    Errors: those of Consumer, from the call that is awaited.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._open = partial(Consumer, *args, **kwargs)
+        self._consumer: Consumer | None = None
+        self._polling: asyncio.Future[list[ConsumedMessage]] | None = None
+        # One thread: only one at a time may use a consumer.
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="txlake-async")
+
+    async def __aenter__(self) -> AsyncConsumer:
+        self._consumer = await self._call(self._open)
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.close()
+
+    async def __aiter__(self) -> AsyncIterator[ConsumedMessage]:
+        """Returns messages one by one, for ever; a commit covers all that were polled together."""
+        while True:
+            for message in await self.poll():
+                yield message
+
+    async def poll(
+        self, timeout_s: float = 1.0, max_records: int | None = None
+    ) -> list[ConsumedMessage]:
+        """Returns the next messages, as `Consumer.poll`.
+
+        What a call that was cancelled would have returned, the next one returns.
+        """
+        if self._polling is None:
+            self._polling = asyncio.ensure_future(
+                self._call(self.consumer.poll, timeout_s, max_records)
+            )
+        polling = self._polling
+        try:
+            return await asyncio.shield(polling)
+        finally:
+            if polling.done():
+                self._polling = None
+
+    async def commit(self) -> None:
+        """Stores that the group is past all that poll() has returned."""
+        await self._give_back()
+        await self._call(self.consumer.commit)
+
+    async def seek(self, topic: str, queue_id: int, offset: int) -> None:
+        """Goes on at another offset of a queue; commit() stores it."""
+        await self._give_back()
+        await self._call(self.consumer.seek, topic, queue_id, offset)
+
+    async def lag(self) -> dict[tuple[str, int], int]:
+        """Returns how many messages each (topic, queue) holds after the position."""
+        return await self._call(self.consumer.lag)
+
+    async def run(
+        self, listener: Callable[[Sequence[ConsumedMessage]], Awaitable[Any]], **options: Any
+    ) -> None:
+        """Awaits a listener with messages until stop(), as `Consumer.run` with `options`.
+
+        `threads` is how many calls of the listener are awaited at once. A task that is cancelled
+        stops the run, and waits for the calls in hand.
+        """
+        loop = asyncio.get_running_loop()
+
+        async def answer(messages: Sequence[ConsumedMessage]) -> Any:
+            return await listener(messages)
+
+        def call(messages: Sequence[ConsumedMessage]) -> Any:
+            return asyncio.run_coroutine_threadsafe(answer(messages), loop).result()
+
+        running = loop.run_in_executor(self._executor, partial(self.consumer.run, call, **options))
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            self.stop()
+            await running
+            raise
+
+    def stop(self) -> None:
+        """Ends run() when the messages in hand are done."""
+        self.consumer.stop()
+
+    async def close(self) -> None:
+        """Gives the queues back."""
+        if self._consumer is not None:
+            await self._call(self._consumer.close)
+        self._executor.shutdown(wait=False)
+
+    @property
+    def consumer(self) -> Consumer:
+        """Returns the Consumer behind it. Errors: RuntimeError before `async with`."""
+        if self._consumer is None:
+            raise RuntimeError("use `async with AsyncConsumer(...) as consumer`")
+        return self._consumer
+
+    async def _give_back(self) -> None:
+        """Goes back to before messages that a cancelled poll() has taken and not returned."""
+        if self._polling is None:
+            return
+
+        polling, self._polling = self._polling, None
+        for message in reversed(await polling):
+            with suppress(UnknownTopicError):  # another consumer has the queue now
+                await self._call(
+                    self.consumer.seek, message.topic, message.queue_id, message.queue_offset
+                )
+
+    async def _call(self, function: Callable[..., _ResultT], *args: Any) -> _ResultT:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)

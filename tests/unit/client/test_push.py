@@ -1,0 +1,314 @@
+"""A listener is handed messages; what it refuses comes again, and is given up in the end."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.support.lake_factory import LakeFactory
+from tests.support.wait import wait_until
+from txlake import ConsumedMessage, Consumer, ConsumeStatus
+
+LATER = ConsumeStatus.RECONSUME_LATER
+Place = tuple[int, int]
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> LakeFactory:
+    lake = LakeFactory(tmp_path / "lake")
+    lake.make_topic("orders", 2)
+    return lake
+
+
+def place(message: ConsumedMessage) -> Place:
+    return message.queue_id, message.queue_offset
+
+
+@contextmanager
+def running(
+    lake: LakeFactory, listener: Callable[[Sequence[ConsumedMessage]], Any], **options: Any
+) -> Iterator[Consumer]:
+    """Run a listener in a thread; stop it at the end, and close its consumer."""
+    errors: list[BaseException] = []
+    with Consumer(lake.path, "points", ["orders"]) as consumer:
+
+        def run() -> None:
+            try:
+                consumer.run(listener, **{"commit_interval_ms": 100, **options})
+            except BaseException as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield consumer
+        finally:
+            consumer.stop()
+            thread.join()
+        assert errors == []
+
+
+def rows(lake: LakeFactory, table: str) -> list[dict[str, Any]]:
+    path = lake.path / table
+    if not (path / "_delta_log").exists():
+        return []
+    return list(DeltaTable(path).to_pyarrow_table().to_pylist())
+
+
+def states(lake: LakeFactory) -> dict[Place, tuple[str, int]]:
+    """Return the state of each message that was refused, and how often it was."""
+    newest: dict[Place, dict[str, Any]] = {}
+    for row in sorted(rows(lake, "consumer_retries"), key=lambda row: row["committed_at"]):
+        newest[row["queue_id"], row["queue_offset"]] = row
+    return {key: (row["state"], row["retries"]) for key, row in newest.items()}
+
+
+def test_a_listener_gets_each_queues_messages_in_order_on_several_threads(
+    orders: LakeFactory,
+) -> None:
+    seen: dict[int, list[int]] = defaultdict(list)
+    threads = set()
+    both_at_once = threading.Barrier(2, timeout=60)
+
+    def listener(messages: Sequence[ConsumedMessage]) -> None:
+        if messages[0].queue_offset == 0:
+            both_at_once.wait()
+        threads.add(threading.current_thread().name)
+        seen[messages[0].queue_id] += [message.queue_offset for message in messages]
+        assert len(messages) <= 3
+
+    orders.deliver("orders", {0: 40, 1: 30})
+    with running(orders, listener, threads=2, batch_max=3) as consumer:
+        wait_until(lambda: sum(map(len, seen.values())) == 70, "all messages")
+        orders.deliver("orders", {0: 5})
+        wait_until(lambda: len(seen[0]) == 45, "the new messages")
+        assert consumer.assignment() == [("orders", 0), ("orders", 1)]
+    assert seen == {0: list(range(45)), 1: list(range(30))}
+    assert len(threads) == 2
+
+    with Consumer(orders.path, "points", ["orders"]) as consumer:  # all was committed
+        assert consumer.committed() == {("orders", 0): 45, ("orders", 1): 30}
+
+
+def test_what_is_refused_comes_again_without_holding_up_its_queue(orders: LakeFactory) -> None:
+    seen: list[tuple[Place, int]] = []
+
+    def listener(messages: Sequence[ConsumedMessage]) -> ConsumeStatus | None:
+        (message,) = messages
+        seen.append((place(message), message.reconsume_times))
+        if place(message) == (0, 1) and message.reconsume_times < 2:
+            return LATER
+        if place(message) == (0, 2) and message.reconsume_times < 1:
+            raise ValueError("b'x' is no JSON")
+        return None
+
+    orders.deliver("orders", {0: 5, 1: 2})
+    with running(orders, listener, retry_delays_ms=[300, 600]):
+        wait_until(lambda: len(seen) == 10, "seven messages and three retries", seen=lambda: seen)
+        wait_until(lambda: {s for s, _ in states(orders).values()} == {"done"}, "two done")
+
+    first = [at for at, times in seen if times == 0]
+    assert [offset for queue_id, offset in first if queue_id == 0] == [0, 1, 2, 3, 4]
+    again = [(at, times) for at, times in seen if times]
+    assert set(again[:2]) == {((0, 1), 1), ((0, 2), 1)}
+    assert again[2:] == [((0, 1), 2)]
+
+    reasons = {
+        row["queue_offset"]: [attempt["reason"] for attempt in row["attempts"]]
+        for row in rows(orders, "consumer_retries") if row["state"] == "done"
+    }  # fmt: skip
+    assert reasons == {1: ["RECONSUME_LATER"] * 2, 2: ["ValueError: b'x' is no JSON"]}
+
+
+def test_a_message_comes_again_not_before_its_delay(orders: LakeFactory) -> None:
+    at: list[float] = []
+
+    def listener(_messages: Sequence[ConsumedMessage]) -> ConsumeStatus | None:
+        at.append(time.monotonic())
+        return LATER if len(at) < 4 else None
+
+    orders.deliver("orders", {0: 1})
+    with running(orders, listener, retry_delays_ms=[100, 400, 800]):
+        wait_until(lambda: len(at) == 4, "three retries")
+    waits = [after - before for before, after in itertools.pairwise(at)]
+    assert all(wait >= delay for wait, delay in zip(waits, (0.1, 0.4, 0.8), strict=True))
+
+
+def test_an_ordered_queue_waits_for_its_message_and_the_others_go_on(orders: LakeFactory) -> None:
+    seen: list[tuple[Place, int]] = []
+
+    def listener(messages: Sequence[ConsumedMessage]) -> ConsumeStatus | None:
+        seen.extend((place(message), message.reconsume_times) for message in messages)
+        is_bad = any(
+            place(message) == (0, 3) and message.reconsume_times < 2 for message in messages
+        )
+        return LATER if is_bad else None
+
+    orders.deliver("orders", {0: 8, 1: 4})
+    with running(orders, listener, is_ordered=True, batch_max=2, retry_delays_ms=[300]):
+        wait_until(lambda: ((0, 7), 0) in seen, "all messages", seen=lambda: seen)
+    assert [at for at in seen if at[0][0] == 1] == [((1, offset), 0) for offset in range(4)]
+    # The batch (2, 3) is refused; then its first message comes again, alone, and then 3.
+    assert [(offset, times) for (queue_id, offset), times in seen if queue_id == 0] == [
+        (0, 0), (1, 0), (2, 0), (3, 0), (2, 1), (3, 0), (4, 0),
+        (3, 1), (3, 2), (4, 0), (5, 0), (6, 0), (7, 0),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+def test_what_is_refused_too_often_stands_among_the_dead_letters(
+    orders: LakeFactory, is_ordered: bool
+) -> None:
+    calls: Counter[Place] = Counter()
+
+    def listener(messages: Sequence[ConsumedMessage]) -> None:
+        calls[place(messages[0])] += 1
+        if messages[0].body == b"x":
+            raise ValueError(f"attempt {calls[place(messages[0])]}")
+
+    orders.deliver("orders", {0: 1})
+    orders.deliver("orders", {0: 1}, body=b"x", raw_headers=[{"key": "a", "value": b"\xff"}])
+    orders.deliver("orders", {0: 1})
+    with running(
+        orders, listener, is_ordered=is_ordered, retries_max=3, retry_delays_ms=[50]
+    ) as consumer:
+        wait_until(lambda: states(orders).get((0, 1)) == ("dead", 4), "the end of the message")
+        wait_until(lambda: calls[0, 2] == 1, "the message behind it")
+        assert consumer.position("orders", 0) == 3
+    assert calls == {(0, 0): 1, (0, 1): 4, (0, 2): 1}
+
+    (letter,) = rows(orders, "consumer_dead_letters")
+    assert (letter["topic"], letter["queue_id"], letter["queue_offset"]) == ("orders", 0, 1)
+    assert (letter["body"], letter["properties"]) == (b"x", [("colour", "red")])
+    assert letter["raw_headers"] == [{"key": "a", "value": b"\xff"}]
+    reasons = [attempt["reason"] for attempt in letter["attempts"]]
+    assert reasons == [f"ValueError: attempt {number}" for number in (1, 2, 3, 4)]
+
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        assert consumer.committed()["orders", 0] == 3
+
+
+def test_answers_can_speak_of_each_message_of_a_batch(orders: LakeFactory) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def listener(messages: Sequence[ConsumedMessage]) -> list[ConsumeStatus | None]:
+        seen.extend((message.queue_offset, message.reconsume_times) for message in messages)
+        return [
+            LATER if message.queue_offset % 2 and not message.reconsume_times else None
+            for message in messages
+        ]
+
+    orders.deliver("orders", {0: 6})
+    with running(orders, listener, batch_max=6, retry_delays_ms=[50]):
+        wait_until(lambda: len(seen) == 9, "three retries", seen=lambda: seen)
+    assert seen[:6] == [(offset, 0) for offset in range(6)]
+    assert sorted(seen[6:]) == [(1, 1), (3, 1), (5, 1)]
+
+
+@pytest.mark.parametrize("answer", ["done", 0, False, [None, None]])
+def test_an_answer_that_is_none_counts_as_later(orders: LakeFactory, answer: Any) -> None:
+    answers = iter([answer])
+    orders.deliver("orders", {0: 1})
+    with running(orders, lambda _messages: next(answers, None), retry_delays_ms=[50]):
+        wait_until(lambda: states(orders).get((0, 0)) == ("done", 1), "the retry")
+
+
+def test_a_slow_listener_holds_up_its_consumer_and_not_its_session(orders: LakeFactory) -> None:
+    began, may_end = threading.Event(), threading.Event()
+
+    def listener(_messages: Sequence[ConsumedMessage]) -> None:
+        began.set()
+        may_end.wait(60)
+
+    orders.deliver("orders", {0: 3_000})
+    with (
+        Consumer(orders.path, "points", ["orders"], session_timeout_ms=600) as slow,
+        Consumer(orders.path, "points", ["orders"]) as other,
+    ):
+        thread = threading.Thread(target=slow.run, args=(listener,), kwargs={"threads": 1})
+        thread.start()
+        began.wait(60)
+        until = time.monotonic() + 2.0
+        wait_until(lambda: other.poll(0.1) == [] and time.monotonic() > until, "three sessions")
+        assert ("orders", 0) in slow.assignment()
+        # Back-pressure: of a queue a consumer has no more in hand than one poll() would return.
+        assert slow.position("orders", 0) <= 500
+        slow.stop()
+        may_end.set()
+        thread.join()
+        assert slow.committed()["orders", 0] == slow.position("orders", 0) < 3_000
+
+
+def test_a_retry_survives_its_consumer_and_is_not_handed_out_twice(orders: LakeFactory) -> None:
+    seen: list[tuple[Place, int]] = []
+
+    def refuse(messages: Sequence[ConsumedMessage]) -> ConsumeStatus:
+        seen.extend((place(message), message.reconsume_times) for message in messages)
+        return LATER
+
+    def take(messages: Sequence[ConsumedMessage]) -> None:
+        seen.extend((place(message), message.reconsume_times) for message in messages)
+
+    orders.deliver("orders", {0: 2})
+    with running(orders, refuse, retry_delays_ms=[1_000]):
+        wait_until(lambda: len(states(orders)) == 2, "two refusals")
+    # The group is put back: the messages come again from their rows, not from their queue.
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        consumer.seek("orders", 0, 0)
+        consumer.commit()
+    with running(orders, take, retry_delays_ms=[1_000]):
+        wait_until(lambda: {s for s, _ in states(orders).values()} == {"done"}, "both retries")
+    assert sorted(seen) == [((0, 0), 0), ((0, 0), 1), ((0, 1), 0), ((0, 1), 1)]
+
+
+def test_members_with_listeners_hand_over_and_lose_nothing(orders: LakeFactory) -> None:
+    seen: list[tuple[Place, int]] = []
+    lock = threading.Lock()
+
+    def listener(messages: Sequence[ConsumedMessage]) -> ConsumeStatus | None:
+        (message,) = messages
+        with lock:
+            seen.append((place(message), message.reconsume_times))
+        return LATER if message.queue_offset % 10 == 3 and not message.reconsume_times else None
+
+    with running(orders, listener, retry_delays_ms=[400]):
+        for _ in range(4):
+            orders.deliver("orders", {0: 25, 1: 25})
+            with running(orders, listener, retry_delays_ms=[400]) as joined:
+                wait_until(lambda joined=joined: joined.assignment(), "a share")
+                orders.deliver("orders", {0: 25, 1: 25})
+                wait_until(lambda: seen and max(seen)[0][1] > 0, "some messages")
+        wait_until(lambda: len(seen) >= 440, "400 messages and 40 retries", seen=lambda: len(seen))
+
+    first = Counter(at for at, times in seen if not times)
+    assert first == Counter((queue_id, offset) for queue_id in (0, 1) for offset in range(200))
+    again = Counter(at for at, times in seen if times)
+    assert again == Counter((q, offset) for q in (0, 1) for offset in range(3, 200, 10))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"threads": 0}, "threads 0: 1 or more"),
+        ({"batch_max": 0}, "batch_max 0: 1 or more"),
+        ({"commit_interval_ms": 0}, "commit_interval_ms 0: 1 or more"),
+        ({"retries_max": -1}, "retries_max -1: 0 or more"),
+        ({"retry_delays_ms": []}, r"retry_delays_ms \(\): at least one"),
+        ({"retry_delays_ms": [-1]}, r"retry_delays_ms \(-1,\): at least one, each 0 or more"),
+    ],
+)
+def test_wrong_options_are_refused(orders: LakeFactory, options: dict[str, Any], said: str) -> None:
+    with (
+        Consumer(orders.path, "points", ["orders"]) as consumer,
+        pytest.raises(ValueError, match=said),
+    ):
+        consumer.run(lambda _messages: None, **options)

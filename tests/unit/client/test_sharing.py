@@ -1,0 +1,201 @@
+"""Members of a group share its queues by themselves: they join, leave, and are killed."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.support.group_member import member, read_seen
+from tests.support.lake_factory import LakeFactory, places, poll_all
+from tests.support.wait import wait_until
+from txlake import Consumer, GroupBusyError, StaleGenerationError
+from txlake._consumer_offsets import ConsumerOffsets
+from txlake._members import ConsumerMembers
+
+QUEUES = 4
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> LakeFactory:
+    lake = LakeFactory(tmp_path / "lake")
+    lake.make_topic("orders", QUEUES)
+    return lake
+
+
+def ids(consumer: Consumer) -> list[int]:
+    return [queue_id for _, queue_id in consumer.assignment()]
+
+
+def settle(*consumers: Consumer, counts: list[int]) -> None:
+    """Let members poll and commit until they have so many queues."""
+    deadline = time.monotonic() + 30
+    while [len(ids(consumer)) for consumer in consumers] != counts:
+        assert time.monotonic() < deadline, [ids(consumer) for consumer in consumers]
+        for consumer in consumers:
+            assert consumer.poll(0.05) == []
+            consumer.commit()
+
+
+def test_members_that_join_and_leave_share_all_queues(orders: LakeFactory) -> None:
+    one = Consumer(orders.path, "points", ["orders"])
+    assert ids(one) == [0, 1, 2, 3]
+    two = Consumer(orders.path, "points", ["orders"])
+    settle(one, two, counts=[2, 2])
+    assert ids(one) == [0, 1]  # what stays is what it had
+    three = Consumer(orders.path, "points", ["orders"])
+    settle(one, two, three, counts=[2, 1, 1])
+    two.close()
+    settle(one, three, counts=[2, 2])
+    one.close()
+    settle(three, counts=[4])
+    three.close()
+
+
+def test_a_queue_changes_hands_when_what_was_polled_is_committed(orders: LakeFactory) -> None:
+    orders.deliver("orders", {3: 2})
+    one = Consumer(orders.path, "points", ["orders"])
+    assert places(poll_all(one, 2), 3) == [0, 1]
+    with Consumer(orders.path, "points", ["orders"]) as two:
+        deadline = time.monotonic() + 30
+        while ids(one) != [0, 1, 3]:  # 2 is free to go, 3 is not
+            assert time.monotonic() < deadline, ids(one)
+            assert one.poll(0.05) == []
+            two.poll(0.05)
+        orders.deliver("orders", {3: 1})
+        assert one.poll(0.2) == []  # nothing more of a queue that is to go
+        one.commit()
+        assert ids(one) == [0, 1]
+        assert places(poll_all(two, 1), 3) == [2]
+    one.close()
+
+
+def test_a_queue_whose_messages_are_never_committed_goes_after_a_session(
+    orders: LakeFactory,
+) -> None:
+    orders.deliver("orders", {3: 1})
+    one = Consumer(orders.path, "points", ["orders"], session_timeout_ms=1_000)
+    poll_all(one, 1)
+    with Consumer(orders.path, "points", ["orders"]) as two:
+        messages = []
+        deadline = time.monotonic() + 30
+        while not messages:  # it comes again
+            assert time.monotonic() < deadline, ids(one)
+            one.poll(0.05)
+            messages = two.poll(0.05)
+        assert places(messages, 3) == [0]
+    one.close()
+
+
+def test_a_member_that_was_silent_too_long_keeps_what_nobody_took(orders: LakeFactory) -> None:
+    orders.deliver("orders", dict.fromkeys(range(QUEUES), 1))
+    with Consumer(orders.path, "points", ["orders"], session_timeout_ms=500) as slow:
+        assert len(poll_all(slow, QUEUES)) == QUEUES
+        # It waits until the session is over.
+        with Consumer(orders.path, "points", ["orders"], queues={"orders": [0, 1]}) as fast:
+            assert len(poll_all(fast, 2)) == 2
+            with pytest.raises(StaleGenerationError, match="taken over orders 0, orders 1: what"):
+                slow.commit()
+            assert ids(slow) == [2, 3]
+            assert set(slow.committed().values()) == {1}
+            fast.commit()
+        settle(slow, counts=[QUEUES])  # the queues of the one that left
+        assert set(slow.committed().values()) == {1}
+
+
+def test_queues_with_a_fixed_owner_are_not_shared(orders: LakeFactory) -> None:
+    with Consumer(orders.path, "points", ["orders"], queues={"orders": [0]}) as fixed:
+        one = Consumer(orders.path, "points", ["orders"])
+        two = Consumer(orders.path, "points", ["orders"])
+        settle(one, two, counts=[2, 1])
+        assert ids(fixed) == [0]
+        with pytest.raises(GroupBusyError):
+            Consumer(orders.path, "points", ["orders"], queues={"orders": [1]}, wait_for_owner_ms=0)
+        for consumer in (one, two):
+            consumer.close()
+
+
+def test_members_in_threads_read_each_message_once_while_others_come_and_go(
+    orders: LakeFactory,
+) -> None:
+    seen: list[tuple[int, int]] = []
+    ended = threading.Event()
+
+    def work(life_s: float) -> None:
+        while not ended.is_set():
+            until = time.monotonic() + life_s
+            with Consumer(orders.path, "points", ["orders"]) as consumer:
+                while time.monotonic() < until and not ended.is_set():
+                    messages = consumer.poll(0.1, 7)
+                    seen.extend((m.queue_id, m.queue_offset) for m in messages)
+                    consumer.commit()
+
+    threads = [threading.Thread(target=work, args=(life_s,)) for life_s in (60.0, 1.3, 2.1)]
+    for thread in threads:
+        thread.start()
+    for _ in range(25):
+        orders.deliver("orders", dict.fromkeys(range(QUEUES), 5))
+        ended.wait(0.2)  # the pace of the traffic
+    wait_until(lambda: len(seen) >= 25 * 5 * QUEUES, "all messages", seen=lambda: len(seen))
+    ended.set()
+    for thread in threads:
+        thread.join()
+
+    assert Counter(seen) == Counter((q, o) for q in range(QUEUES) for o in range(25 * 5))
+    for queue_id in range(QUEUES):
+        offsets = [offset for queue, offset in seen if queue == queue_id]
+        assert offsets == sorted(offsets)
+
+
+def test_the_queues_of_a_killed_member_go_to_the_others_after_its_session(
+    orders: LakeFactory, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    with (
+        member(orders.path, "points", "orders", first, 2_000) as killed,
+        member(orders.path, "points", "orders", second, 2_000),
+    ):
+        orders.deliver("orders", dict.fromkeys(range(QUEUES), 3))
+        wait_until(lambda: len(set(read_seen(first, second))) == 3 * QUEUES, "the messages")
+        killed.kill()
+        orders.deliver("orders", dict.fromkeys(range(QUEUES), 3))
+        wait_until(lambda: len(set(read_seen(first, second))) == 6 * QUEUES, "the messages")
+
+
+def test_a_service_that_is_stopped_hands_over_at_once(orders: LakeFactory, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    with (  # sessions of 10 minutes: nobody waits for their end
+        member(orders.path, "points", "orders", first, 600_000) as stopped,
+        member(orders.path, "points", "orders", second, 600_000),
+    ):
+        orders.deliver("orders", dict.fromkeys(range(QUEUES), 3))
+        wait_until(lambda: len(read_seen(first, second)) >= 3 * QUEUES, "the messages")
+        stopped.send_signal(signal.SIGTERM)
+        assert stopped.wait(60) == 0
+        orders.deliver("orders", dict.fromkeys(range(QUEUES), 3))
+        wait_until(lambda: len(read_seen(first, second)) >= 6 * QUEUES, "the messages")
+    expected = Counter((q, o) for q in range(QUEUES) for o in range(6))
+    assert Counter(read_seen(first, second)) == expected
+
+
+def test_a_running_member_joins_again_where_the_table_was_deleted(orders: LakeFactory) -> None:
+    one = Consumer(orders.path, "points", ["orders"], session_timeout_ms=900)
+    shutil.rmtree(orders.path / "consumer_members")
+    deadline = time.monotonic() + 30
+    while not ConsumerMembers(str(orders.path / "consumer_members")).newest():
+        assert time.monotonic() < deadline
+        one.poll(0.05)
+    one.close()
+
+
+def test_each_change_of_owner_is_a_generation_of_its_own(orders: LakeFactory) -> None:
+    for _ in range(3):
+        with Consumer(orders.path, "points", ["orders"]):
+            pass
+    rows = ConsumerOffsets(str(orders.path / "consumer_offsets")).newest().values()
+    assert {row.generation for row in rows} == {3}

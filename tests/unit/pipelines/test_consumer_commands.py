@@ -1,0 +1,119 @@
+"""Commands about what consumer groups have refused, and about where they read on."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.in_memory_job import InMemoryJob
+from tests.support.operator import said
+from tests.support.wait import wait_until
+from txlake import ConsumedMessage, Consumer, ConsumeStatus
+from txlake.protocol import COMMIT
+
+Place = tuple[int, int]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> InMemoryJob:
+    """Four messages of topic orders, in queue 0 and 1, delivered by two epochs."""
+    job = InMemoryJob(tmp_path / "lake")
+    for number in range(2):
+        job.end(COMMIT, job.half(f"t{number}", real_queue_id=number % 2, keys=f"k{number}"))
+    job.run(1_000)
+    for number in range(2, 4):
+        job.end(COMMIT, job.half(f"t{number}", real_queue_id=number % 2, keys=f"k{number}"))
+    job.run(600_000)
+    return job
+
+
+def rows(*words: str) -> list[dict[str, Any]]:
+    """Return what a command prints as JSON, without what it says beside it."""
+    found, _ = json.JSONDecoder().raw_decode(said(*words, "-o", "json"))
+    return list(found)
+
+
+def run_until(
+    job: InMemoryJob,
+    listener: Callable[[Sequence[ConsumedMessage]], Any],
+    is_met: Callable[[], bool],
+    **options: Any,
+) -> None:
+    """Run a listener of the group points until something is so."""
+    with Consumer(job.lake.path, "points", ["orders"]) as consumer:
+        thread = threading.Thread(target=consumer.run, args=(listener,), kwargs=options)
+        thread.start()
+        try:
+            wait_until(is_met, "what the listener was run for")
+        finally:
+            consumer.stop()
+            thread.join()
+
+
+def test_dead_messages_are_listed_resumed_and_done(job: InMemoryJob) -> None:
+    lake = ("--lake", job.lake.path)
+    listed = ("consumer", "dead", "list", *lake)
+    assert rows(*listed) == rows("consumer", "retries", *lake) == []
+    assert "has no such dead message" in said("consumer", "dead", "resume", "points", *lake, code=1)
+
+    def refuse(messages: Sequence[ConsumedMessage]) -> None:
+        raise ValueError(f"no JSON: {messages[0].keys}")
+
+    run_until(
+        job, refuse, lambda: len(rows(*listed)) == 4,
+        retries_max=1, retry_delays_ms=[50], commit_interval_ms=100,
+    )  # fmt: skip
+    assert {(row["queue_id"], row["queue_offset"], row["keys"]) for row in rows(*listed)} == {
+        (0, 0, "k0"), (1, 0, "k1"), (0, 1, "k2"), (1, 1, "k3"),
+    }  # fmt: skip
+    (first,) = [row for row in rows(*listed, "--topic", "orders") if row["keys"] == "k0"]
+    assert (first["attempts"], first["reason"]) == (2, "ValueError: no JSON: k0")
+    assert rows(*listed, "--group", "other") == []
+
+    one = ("consumer", "dead", "resume", "points", "--queue", "1", "--offset", "1", *lake)
+    said(*one)  # writes nothing
+    assert len(rows(*listed)) == 4
+    said(*one, "--yes")
+    assert len(rows(*listed)) == 3
+    (waiting,) = rows("consumer", "retries", *lake)
+    assert (waiting["queue_id"], waiting["queue_offset"], waiting["attempts"]) == (1, 1, 2)
+
+    said("consumer", "dead", "resume", "points", "--topic", "orders", *lake, "--yes")
+    assert rows(*listed) == []
+    seen: list[Place] = []
+
+    def take(messages: Sequence[ConsumedMessage]) -> ConsumeStatus:
+        seen.extend((message.queue_id, message.queue_offset) for message in messages)
+        return ConsumeStatus.CONSUME_SUCCESS
+
+    run_until(job, take, lambda: not rows("consumer", "retries", *lake), commit_interval_ms=100)
+    assert sorted(seen) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert rows(*listed) == []
+
+
+def test_a_group_is_reset_to_an_instant(job: InMemoryJob) -> None:
+    with Consumer(job.lake.path, "points", ["orders"]) as consumer:
+        assert len(consumer.poll(5.0)) == 4
+        consumer.commit()
+    epochs = job.lake.read("epochs", ["epoch", "epoch_at"]).to_pylist()
+    latest = max(row["epoch_at"] for row in epochs)
+
+    def plan(at: dt.datetime) -> dict[int, int]:
+        words = ("--topic", "orders", "--to", at.isoformat(), "--lake", job.lake.path)
+        found = rows("consumer", "reset", "points", *words)
+        return {row["queue_id"]: row["new_offset"] for row in found}
+
+    assert plan(latest) == {0: 1, 1: 1, 2: 0, 3: 0}
+    assert plan(latest + dt.timedelta(milliseconds=1)) == {0: 2, 1: 2, 2: 0, 3: 0}
+    assert plan(latest - dt.timedelta(days=1)) == {0: 0, 1: 0, 2: 0, 3: 0}
+
+    words = ("--topic", "orders", "--to", "2026-01-01T00:00:00", "--lake", job.lake.path)
+    assert "say its time zone" in said("consumer", "reset", "points", *words, code=2)
+    words = ("--topic", "orders", "--to", "soon", "--lake", job.lake.path)
+    assert "an offset, or an instant" in said("consumer", "reset", "points", *words, code=2)
