@@ -19,10 +19,10 @@ import pyarrow.fs as pa_fs
 from storage.backup.pinned import PinnedLake, PinnedTable, pin
 from storage.errors import BrokenLakeError, LakeError
 from storage.files.location import LakeLocation
-from storage.lake.epochs import read_progress
 from storage.lake.integrity import find_faults
 from storage.lake.lake import Lake
 from storage.lake.open_table import changing
+from storage.lake.progress import read_progress
 
 Meter = Callable[[int, int], None]
 _THREADS: Final = 8

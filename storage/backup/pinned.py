@@ -16,10 +16,10 @@ import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
 
 from storage.errors import LakeError
-from storage.lake.datasets import files_of
-from storage.lake.epochs import Progress, read_progress
 from storage.lake.lake import Lake
+from storage.lake.progress import Progress, read_progress
 from storage.schemas import TABLES
+from txlake._delta_handle import files_of
 from txlake._delta_log import entry_name, version_of
 
 CONSUMER_OFFSETS: Final = "consumer_offsets"
