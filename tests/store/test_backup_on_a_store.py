@@ -6,9 +6,9 @@ from pathlib import Path
 
 from storage.backup import back_up
 from storage.files.location import LakeLocation, lake_location
-from storage.lake.epochs import read_progress
 from storage.lake.integrity import require_intact
 from storage.lake.lake import Lake
+from storage.lake.progress import read_progress
 from tests.support.damage import make_lake
 from tests.support.maintenance_rounds import rows_in
 from tests.support.store import Bucket

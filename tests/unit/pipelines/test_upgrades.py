@@ -10,8 +10,9 @@ import pytest
 from checker.frames import RULE_VERSION
 from pipelines.epoch.recover import adopt_rule_version
 from pipelines.errors import StartError
-from storage.lake.epochs import Plan, read_progress
+from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
+from storage.lake.progress import read_progress
 from tests.support.damage import WholeJob
 
 

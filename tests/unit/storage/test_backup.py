@@ -15,9 +15,9 @@ from storage.backup import back_up, copy
 from storage.backup.pinned import pin
 from storage.errors import BrokenLakeError, LakeError, NotALakeError
 from storage.files.location import lake_location
-from storage.lake.epochs import read_progress
 from storage.lake.integrity import require_intact
 from storage.lake.lake import Lake
+from storage.lake.progress import read_progress
 from storage.verify.run import verify
 from tests.support.damage import ORDERS, WholeJob, consume, make_lake, run_job, txlake
 from tests.support.maintenance_rounds import KEPT, NOW_GONE, rows_in, run_round
