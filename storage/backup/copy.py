@@ -134,7 +134,13 @@ class _Copy:
 
     def _begin(self, lake_id: str) -> None:
         if self._target.is_local:
-            os.makedirs(self._target.path, exist_ok=True)
+            try:
+                os.makedirs(self._target.path, exist_ok=True)
+            except OSError as error:
+                raise LakeError(
+                    f"the folder {self._target.path} cannot be made: {error.strerror}"
+                ) from error
+
         with self._files.open_output_stream(_MARK) as stream:
             stream.write(lake_id.encode())
 

@@ -205,6 +205,8 @@ def test_a_place_where_something_is_stays_as_it_is(tmp_path: Path) -> None:
         assert sentence in text, name
         assert sorted(map(str, tmp_path.rglob("*"))) == before
 
+    text = said("backup", "/proc/new", "--lake", lake.path, code=1)
+    assert "the folder /proc/new cannot be made: No such file or directory" in text
     assert "is not a lake" in said("backup", str(tmp_path / "x"), "--lake", str(tmp_path / "none"),
                                    code=1)  # fmt: skip
 
