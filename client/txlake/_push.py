@@ -257,7 +257,7 @@ class PushRun:
         }
         if new:
             self._lanes |= new
-            self._retries.again()
+            self._retries.look_again()
 
         for queue in self._queues.leaving():
             lane = self._lanes[queue]
@@ -334,7 +334,7 @@ class PushRun:
             self._retry_look_at = now + (_STORE_RETRY_LOOK_S if is_slow else _RETRY_LOOK_S)
             if now >= self._retry_again_at:
                 self._retry_again_at = now + _RETRY_AGAIN_S
-                self._retries.again()
+                self._retries.look_again()
             else:
                 self._retries.refresh()
 
@@ -414,9 +414,9 @@ class PushRun:
                 for row in self._retries.dying(attempts, policy)
             )
             self._retries.write(attempts, policy)
-        self._unsettled = []
+        settled, self._unsettled = self._unsettled, []
 
-        for outcome in outcomes:
+        for outcome in settled:
             place = outcome.queue, outcome.message.queue_offset
             is_retried = self._retrying.pop(place, None) is not None
             lane = self._lanes.get(outcome.queue)
