@@ -421,16 +421,16 @@ class PushRun:
             is_retried = self._retrying.pop(place, None) is not None
             lane = self._lanes.get(outcome.queue)
             if lane is not None and not is_retried and self._options.is_ordered and outcome.reason:
-                self._settle_blocked(lane)
+                self._settle_blocked(lane, outcome.message.queue_offset)
 
         for queue, position in positions.items():
             self._lanes[queue].settled = position
         self._queues.commit_kept(positions)
 
-    def _settle_blocked(self, lane: _Lane) -> None:
+    def _settle_blocked(self, lane: _Lane, offset: int) -> None:
         """Lets an ordered lane wait for its first message, or go on behind it if it is dead."""
-        if lane.done == len(lane.messages):  # the queue is to go
-            return
+        if lane.committable() != offset or lane.done == len(lane.messages):
+            return  # the queue is to go, or was away meanwhile
 
         message = lane.messages[lane.done]
         row = self._retries.row(lane.queue, message.queue_offset)
