@@ -32,7 +32,7 @@ from txlake.errors import TxlakeError
 GROUPS = ("points", "mails")
 MEMBERS = 3
 QUEUES = 4
-DEADLINE_S = 180
+DEADLINE_S = 240
 ROOT = Path(__file__).parents[1]
 
 

@@ -238,15 +238,15 @@ class GroupQueues:
         """Gives back the queues to hand over of which all that was taken is committed."""
         now = time.monotonic()
         positions = self.buffers.positions()
-        given = [
+        returned = [
             queue
             for queue, deadline in self._leaving.items()
             if positions[queue] == self._settled[queue] or now >= deadline
         ]
 
-        if given:
-            self.ownership.release(given)
-            for queue in given:
+        if returned:
+            self.ownership.release(returned)
+            for queue in returned:
                 self._forget(queue)
 
     def _take_named(self, wait_s: float | None) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from txlake._consumed_message import ConsumedMessage
+from txlake._counted import counted
 from txlake.consume_status import ConsumeStatus
 
 log = logging.getLogger("txlake.consumer")
@@ -37,7 +38,8 @@ def call_listener(listener: Listener, messages: Sequence[ConsumedMessage]) -> li
     if isinstance(answer, Sequence) and not isinstance(answer, str | bytes):
         if len(answer) == len(messages):
             return [_reason(each) for each in answer]
-        text = f"the listener answered {len(answer)} times about {len(messages)} messages"
+        answers = counted(len(answer), "answer")
+        text = f"the listener gave {answers} about {counted(len(messages), 'message')}"
         return [text] * len(messages)
 
     return [_reason(answer)] * len(messages)

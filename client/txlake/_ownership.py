@@ -226,18 +226,18 @@ class Ownership:
 
     def release(self, queues: Iterable[Queue] | None = None) -> None:
         """Gives back queues that are still this consumer's; None: all."""
-        given = [row for queue, row in self._rows.items() if queues is None or queue in queues]
+        returned = [row for queue, row in self._rows.items() if queues is None or queue in queues]
 
         def decide(newest: Mapping[Key, Commit], now: datetime) -> list[Commit]:
             return [
                 replace(newest.get(row.key, row), owner="", committed_at=now)
-                for row in given
+                for row in returned
                 if self._holds(row, newest)
             ]
 
-        if given:
+        if returned:
             self._offsets.write(decide)
-            for row in given:
+            for row in returned:
                 del self._rows[row.topic, row.queue_id]
 
     def committed(self, queues: Iterable[Queue]) -> dict[Queue, int | None]:

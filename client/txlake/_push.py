@@ -257,7 +257,7 @@ class PushRun:
         }
         if new:
             self._lanes |= new
-            self._retries.again()
+            self._retries.look_again()
 
         for queue in self._queues.leaving():
             lane = self._lanes[queue]
@@ -334,7 +334,7 @@ class PushRun:
             self._retry_look_at = now + (_STORE_RETRY_LOOK_S if is_slow else _RETRY_LOOK_S)
             if now >= self._retry_again_at:
                 self._retry_again_at = now + _RETRY_AGAIN_S
-                self._retries.again()
+                self._retries.look_again()
             else:
                 self._retries.refresh()
 
@@ -414,23 +414,23 @@ class PushRun:
                 for row in self._retries.dying(attempts, policy)
             )
             self._retries.write(attempts, policy)
-        self._unsettled = []
+        settled, self._unsettled = self._unsettled, []
 
-        for outcome in outcomes:
+        for outcome in settled:
             place = outcome.queue, outcome.message.queue_offset
             is_retried = self._retrying.pop(place, None) is not None
             lane = self._lanes.get(outcome.queue)
             if lane is not None and not is_retried and self._options.is_ordered and outcome.reason:
-                self._settle_blocked(lane)
+                self._settle_blocked(lane, outcome.message.queue_offset)
 
         for queue, position in positions.items():
             self._lanes[queue].settled = position
         self._queues.commit_kept(positions)
 
-    def _settle_blocked(self, lane: _Lane) -> None:
+    def _settle_blocked(self, lane: _Lane, offset: int) -> None:
         """Lets an ordered lane wait for its first message, or go on behind it if it is dead."""
-        if lane.done == len(lane.messages):  # the queue is to go
-            return
+        if lane.committable() != offset or lane.done == len(lane.messages):
+            return  # the queue is to go, or was away meanwhile
 
         message = lane.messages[lane.done]
         row = self._retries.row(lane.queue, message.queue_offset)

@@ -176,7 +176,8 @@ class GroupRetries:
     def due(self, is_wanted: Callable[[Retry], bool], rows_max: int) -> list[Retry]:
         """Returns rows whose time has come, the longest due first.
 
-        A row that is not wanted now is looked at again when the table has changed, or by `again`.
+        A row that is not wanted now is looked at again when the table has changed, or when
+        `look_again` is called.
         """
         now = datetime.now(timezone.utc)
         rows: list[Retry] = []
@@ -189,7 +190,7 @@ class GroupRetries:
 
         return rows
 
-    def again(self) -> None:
+    def look_again(self) -> None:
         """Looks at all rows again, for queues that this consumer has just taken."""
         self._version = None
         self.refresh()

@@ -35,6 +35,26 @@ class TestConsumerOffsets:
         handle.alter.set_table_properties(owner, raise_if_not_exists=False)
         assert consume(copy) == 0
 
+    @pytest.mark.parametrize(
+        ("table", "kind"),
+        [("consumer_members", "of another lake"), ("consumer_members", "without a file")],
+    )
+    def test_verify_knows_the_other_tables_of_consumers(
+        self, table: str, kind: str, lake_copy: Path, other_lake: Path, tmp_path: Path
+    ) -> None:
+        consume(lake_copy)
+        assert txlake("verify", "--lake", str(lake_copy))[0] == 0
+
+        if kind == "of another lake":
+            copy = tmp_path / "copy"
+            shutil.copytree(other_lake, copy)
+            shutil.copytree(lake_copy / table, copy / table)
+        else:
+            copy = lake_copy
+            KINDS[kind](copy / table, copy)
+        code, said = txlake("verify", "--lake", str(copy))
+        assert (code, f"table={table}: " in said) == (3, True), said
+
     @pytest.mark.parametrize("kind", ["without a file", "one version back"])
     def test_a_cut_table_is_one_sentence_or_a_commit_that_was_not_made(
         self, kind: str, lake_copy: Path

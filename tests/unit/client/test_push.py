@@ -8,6 +8,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from deltalake import DeltaTable
 from tests.support.lake_factory import LakeFactory
 from tests.support.wait import wait_until
 from txlake import ConsumedMessage, Consumer, ConsumeStatus
+from txlake._retries import Attempt, ConsumerRetries, GroupRetries, RetryPolicy
 
 LATER = ConsumeStatus.RECONSUME_LATER
 Place = tuple[int, int]
@@ -293,6 +295,35 @@ def test_members_with_listeners_hand_over_and_lose_nothing(orders: LakeFactory) 
     assert first == Counter((queue_id, offset) for queue_id in (0, 1) for offset in range(200))
     again = Counter(at for at, times in seen if times)
     assert again == Counter((q, offset) for q in (0, 1) for offset in range(3, 200, 10))
+
+
+def test_an_attempt_that_two_consumers_make_counts_once(tmp_path: Path) -> None:
+    """A consumer that was replaced hands out a message beside its successor."""
+    uri = str(tmp_path / "consumer_retries")
+    replaced, successor = (GroupRetries(ConsumerRetries(uri), "points") for _ in range(2))
+    policy = RetryPolicy((1_000, 2_000), 2)
+    queue = ("orders", 0)
+    at = datetime.now(timezone.utc)
+
+    def attempt(retries: int, generation: int, reason: str | None = "no") -> Attempt:
+        return Attempt(queue, 7, retries, generation, reason, at)
+
+    def row() -> tuple[str, int, int]:
+        (row,) = ConsumerRetries(uri).newest().values()
+        return row.state, row.retries, len(row.attempts)
+
+    successor.write([attempt(0, 2)], policy)
+    assert row() == ("waiting", 1, 1)
+    replaced.write([attempt(0, 1)], policy)  # the same attempt
+    assert row() == ("waiting", 1, 1)
+    successor.write([attempt(1, 2)], policy)
+    replaced.write([attempt(1, 1)], policy)
+    assert row() == ("waiting", 2, 2)
+    assert [each.retries for each in replaced.dying([attempt(2, 1)], policy)] == [3]
+    successor.write([attempt(2, 2, None)], policy)
+    assert row() == ("done", 2, 2)
+    replaced.write([attempt(2, 1)], policy)  # what is done stays done
+    assert row() == ("done", 2, 2)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,115 @@
+"""The consumer for asyncio: what is awaited is what the Consumer does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support.lake_factory import LakeFactory
+from txlake import AsyncConsumer, ConsumedMessage, Consumer, ConsumeStatus, LakeError
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> LakeFactory:
+    lake = LakeFactory(tmp_path / "lake")
+    lake.make_topic("orders", 1)
+    return lake
+
+
+def test_messages_are_awaited_committed_and_iterated(orders: LakeFactory) -> None:
+    orders.deliver("orders", {0: 5})
+
+    async def main() -> None:
+        async with AsyncConsumer(orders.path, "points", ["orders"]) as consumer:
+            first = await consumer.poll(5.0, 2)
+            await consumer.commit()
+            assert [message.queue_offset for message in first] == [0, 1]
+            assert await consumer.lag() == {("orders", 0): 3}
+            async for message in consumer:
+                assert message.queue_offset == 2
+                break
+            await consumer.seek("orders", 0, 1)
+            assert len(await consumer.poll(5.0)) == 4
+
+        with pytest.raises(LakeError):
+            async with AsyncConsumer(orders.path / "nowhere", "points", ["orders"]):
+                pass
+
+    asyncio.run(main())
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        assert consumer.committed() == {("orders", 0): 2}
+
+
+def test_a_poll_that_is_cancelled_loses_nothing(orders: LakeFactory) -> None:
+    async def main() -> None:
+        async with AsyncConsumer(orders.path, "points", ["orders"]) as consumer:
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(consumer.poll(60.0), 0.1)
+            orders.deliver("orders", {0: 2})
+            await consumer.commit()  # does not pass what the poll has taken meanwhile
+            assert [message.queue_offset for message in await consumer.poll(5.0)] == [0, 1]
+
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(consumer.poll(60.0), 0.1)
+            orders.deliver("orders", {0: 1})
+            assert [message.queue_offset for message in await consumer.poll()] == [2]
+            await consumer.commit()
+
+    asyncio.run(main())
+
+
+def test_a_listener_is_awaited_several_times_at_once(orders: LakeFactory, tmp_path: Path) -> None:
+    lake = LakeFactory(tmp_path / "two")
+    lake.make_topic("orders", 2)
+    lake.deliver("orders", {0: 3, 1: 3})
+    seen: list[tuple[int, int, int]] = []
+
+    async def main() -> None:
+        both_at_once = asyncio.Event()
+        waiting = 0
+
+        async def listen(messages: Sequence[ConsumedMessage]) -> ConsumeStatus | None:
+            nonlocal waiting
+            (message,) = messages
+            if message.queue_offset == 0:
+                waiting += 1
+                if waiting == 2:
+                    both_at_once.set()
+                await asyncio.wait_for(both_at_once.wait(), 60)
+
+            seen.append((message.queue_id, message.queue_offset, message.reconsume_times))
+            if len(seen) == 7:
+                consumer.stop()
+            is_bad = (message.queue_offset, message.reconsume_times) == (1, 0)
+            return ConsumeStatus.RECONSUME_LATER if is_bad and message.queue_id else None
+
+        async with AsyncConsumer(lake.path, "points", ["orders"]) as consumer:
+            await consumer.run(listen, threads=2, retry_delays_ms=[100], commit_interval_ms=50)
+
+    asyncio.run(main())
+    expected = [(queue_id, offset, 0) for queue_id in (0, 1) for offset in range(3)]
+    assert sorted(seen) == sorted([*expected, (1, 1, 1)])
+
+
+def test_a_task_that_is_cancelled_stops_the_run(orders: LakeFactory) -> None:
+    orders.deliver("orders", {0: 1})
+
+    async def main() -> None:
+        came = asyncio.Event()
+
+        async def listen(_messages: Sequence[ConsumedMessage]) -> None:
+            came.set()
+
+        async with AsyncConsumer(orders.path, "points", ["orders"]) as consumer:
+            task = asyncio.ensure_future(consumer.run(listen))
+            await asyncio.wait_for(came.wait(), 60)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(main())
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        assert consumer.committed() == {("orders", 0): 1}
