@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         TxlakeError,
         UnknownTopicError,
     )
+    from txlake.lake_queues import LakeQueueCounts
     from txlake.listener import (
         CheckedMessage,
         HalfMessage,
@@ -46,6 +47,7 @@ _NAMES = {
         "NoListenerError", "OffsetGapError", "OffsetOutOfRangeError", "SendError",
         "StaleGenerationError", "StoreAwayError", "TxlakeError", "UnknownTopicError",
     ),
+    "lake_queues": ("LakeQueueCounts",),
     "listener": ("CheckedMessage", "HalfMessage", "LocalTransactionState", "TransactionListener"),
     "message": ("Message",),
     "options": ("ProducerOptions",),
@@ -65,6 +67,7 @@ __all__ = [
     "GroupBusyError",
     "HalfMessage",
     "LakeError",
+    "LakeQueueCounts",
     "LocalTransactionState",
     "Message",
     "MessageError",

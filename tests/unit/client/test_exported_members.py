@@ -16,6 +16,7 @@ PUBLIC = [
     "GroupBusyError",
     "HalfMessage",
     "LakeError",
+    "LakeQueueCounts",
     "LocalTransactionState",
     "Message",
     "MessageError",
