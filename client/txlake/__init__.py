@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from txlake.bodies import BodySchema, read_schema
     from txlake.consumer import ConsumedMessage, Consumer
     from txlake.errors import (
         ClosedError,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         NoListenerError,
         OffsetGapError,
         OffsetOutOfRangeError,
+        SchemaError,
         SendError,
         StaleGenerationError,
         StoreAwayError,
@@ -39,13 +41,15 @@ if TYPE_CHECKING:
     from txlake.results import SendResult, TransactionSendResult
     from txlake.schedule import Producer
     from txlake.signing import SigningKey
+    from txlake.sql_inbox import SqlInbox
 
 _NAMES = {
+    "bodies": ("BodySchema", "read_schema"),
     "consumer": ("ConsumedMessage", "Consumer"),
     "errors": (
         "ClosedError", "ConsumerError", "GroupBusyError", "LakeError", "MessageError",
-        "NoListenerError", "OffsetGapError", "OffsetOutOfRangeError", "SendError",
-        "StaleGenerationError", "StoreAwayError", "TxlakeError", "UnknownTopicError",
+        "NoListenerError", "OffsetGapError", "OffsetOutOfRangeError", "SchemaError",
+        "SendError", "StaleGenerationError", "StoreAwayError", "TxlakeError", "UnknownTopicError",
     ),
     "lake_queues": ("LakeQueueCounts",),
     "listener": ("CheckedMessage", "HalfMessage", "LocalTransactionState", "TransactionListener"),
@@ -55,10 +59,12 @@ _NAMES = {
     "results": ("SendResult", "TransactionSendResult"),
     "schedule": ("Producer",),
     "signing": ("SigningKey",),
+    "sql_inbox": ("SqlInbox",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
+    "BodySchema",
     "CheckedMessage",
     "ClosedError",
     "ConsumedMessage",
@@ -76,9 +82,11 @@ __all__ = [
     "OffsetOutOfRangeError",
     "Producer",
     "ProducerOptions",
+    "SchemaError",
     "SendError",
     "SendResult",
     "SigningKey",
+    "SqlInbox",
     "StaleGenerationError",
     "StoreAwayError",
     "TransactionListener",
@@ -86,6 +94,7 @@ __all__ = [
     "TransactionSendResult",
     "TxlakeError",
     "UnknownTopicError",
+    "read_schema",
 ]
 
 # Type checkers read the imports above: a name that is not there stays an error.

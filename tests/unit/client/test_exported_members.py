@@ -8,6 +8,7 @@ import sys
 import txlake
 
 PUBLIC = [
+    "BodySchema",
     "CheckedMessage",
     "ClosedError",
     "ConsumedMessage",
@@ -25,9 +26,11 @@ PUBLIC = [
     "OffsetOutOfRangeError",
     "Producer",
     "ProducerOptions",
+    "SchemaError",
     "SendError",
     "SendResult",
     "SigningKey",
+    "SqlInbox",
     "StaleGenerationError",
     "StoreAwayError",
     "TransactionListener",
@@ -35,6 +38,7 @@ PUBLIC = [
     "TransactionSendResult",
     "TxlakeError",
     "UnknownTopicError",
+    "read_schema",
 ]
 
 

@@ -116,6 +116,23 @@ def test_the_example_of_a_key_asks_the_lake_for_the_number_of_queues(
     assert queues == [1]
 
 
+def test_the_example_with_a_database_handles_each_message_once(namespace: dict[str, Any]) -> None:
+    lake = LakeFactory(Path("demo-lake"))
+    lake.make_topic("orders", 1)
+    rows = [lake.row(0, offset, keys=f"c-{offset}") for offset in range(3)]
+    lake.write_rows("orders", rows)
+
+    exec(example("SqlInbox"), namespace)  # noqa: S102
+    with Consumer("demo-lake", "points", ["orders"]) as consumer:
+        consumer.seek("orders", 0, 0)
+        consumer.commit()
+    exec(example("SqlInbox"), namespace)  # noqa: S102
+
+    with namespace["engine"].begin() as db:
+        assert db.execute(namespace["points"].select()).scalars().all() == ["c-0", "c-1", "c-2"]
+    namespace["engine"].dispose()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_service_that_is_stopped_gives_its_queues_back(
     namespace: dict[str, Any], number: signal.Signals
