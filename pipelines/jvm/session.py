@@ -33,7 +33,15 @@ if TYPE_CHECKING:
 
 # What py4j raises where the JVM has ended: an error of its own, from the next call on the socket's.
 JVM_LOST = (Py4JError, OSError)
-CONF_FOLDER = Path(__file__).parents[2] / "conf"
+
+
+def _conf_folder() -> Path:
+    """Returns the folder `conf`: in a wheel it is in the package, in a clone beside it."""
+    installed = Path(__file__).parents[1] / "conf"
+    return installed if installed.is_dir() else Path(__file__).parents[2] / "conf"
+
+
+CONF_FOLDER: Final = _conf_folder()
 # `query.stop()` while Python runs can overflow the stream thread's stack.
 _JAVA_OPTIONS = (
     "-Xss16m -Xmn192m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=40 "
