@@ -48,10 +48,10 @@ WORKERS ?= 2
 RUN_TESTS = $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Style and types are checked beside the tests: both would wait for one core while the other idles.
-test: setup $(VENV)/.release $(VENV)/.store ## Run all checks and tests (does the set-up first)
+test: setup $(VENV)/.release $(VENV)/.store $(VENV)/.readers ## Run all checks and tests (does the set-up first)
 	@$(MAKE) --no-print-directory --jobs 3 lint types tests
 
-tests: $(VENV)/.release $(VENV)/.store
+tests: $(VENV)/.release $(VENV)/.store $(VENV)/.readers
 	@$(RUN_TESTS) -m "not soak" --durations 50 --durations-min 1 --junitxml build/tests.xml $(PYTEST)
 
 check: setup $(VENV)/.release ## Check style and types, and run the quick tests
@@ -123,6 +123,13 @@ $(VENV)/.store: $(VENV)/.jars
 	@$(VENV)/bin/txlake jars fetch store s3
 	@touch $@
 
+# DuckDB's own Delta reader wants another DuckDB than ours: an environment of its own, for one test.
+$(VENV)/.readers: $(VENV)/.packages requirements-readers.lock
+	@$(PY) -m venv --clear $(VENV)/readers
+	@$(VENV)/readers/bin/python -m pip install --quiet --no-input --require-hashes \
+		-r requirements-readers.lock
+	@touch $@
+
 FORCE:
 
 $(VENV)/.ready: $(VENV)/.jars
@@ -157,6 +164,8 @@ lock: ## Resolve the Python packages anew and write the lock files
 	@for group in build java jupyter release; do UV_CACHE_DIR=$(TXLAKE_CACHE)/uv build/lock/bin/uv pip \
 		compile --group pyproject.toml:$$group --constraint requirements.lock $(LOCK_OPTIONS) \
 		--upgrade --output-file requirements-$$group.lock || exit 1; done
+	@UV_CACHE_DIR=$(TXLAKE_CACHE)/uv build/lock/bin/uv pip compile --group pyproject.toml:readers \
+		$(LOCK_OPTIONS) --upgrade --output-file requirements-readers.lock
 
 jars-lock: $(VENV)/.java ## Resolve the jars anew and write pipelines/jvm/jars.lock.toml
 	@$(VENV)/bin/txlake jars lock

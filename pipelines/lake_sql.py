@@ -7,11 +7,13 @@ topics.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
 
 import duckdb
 import pyarrow as pa
+from duckdb.func import FunctionNullHandling, PythonUDFType
+from duckdb.sqltypes import BLOB, DuckDBPyType
 
 from pipelines.errors import OperatorError
 from pipelines.settings.nearest import did_you_mean
@@ -27,6 +29,9 @@ CONSUMER_TABLES: Final = (
     "consumer_retries",
     "consumer_dead_letters",
 )
+if TYPE_CHECKING:
+    from txlake import BodySchema
+
 MESSAGES: Final = "messages"
 # SQL reads the lake, nothing else of the machine, and writes nothing.
 _READ_ONLY: Final[dict[str, str | bool | int | float | list[str]]] = {
@@ -39,13 +44,16 @@ _READ_ONLY: Final[dict[str, str | bool | int | float | list[str]]] = {
 }
 
 
-def select(lake: Lake, text: str, rows_max: int) -> tuple[pa.Table, bool]:
+def select(
+    lake: Lake, text: str, rows_max: int, bodies: Mapping[str, BodySchema] | None = None
+) -> tuple[pa.Table, bool]:
     """Returns the rows that a SQL text selects from a lake.
 
     Each table is there by its name, a topic's messages by the topic's, and all of them as
     `messages`. Of two names that differ by case alone, or are a table's, the first one counts:
     tables come before topics, older topics before younger ones.
-    Input: `rows_max`: the limit of rows. Output: the rows, and whether there are more.
+    Input: `rows_max`: the limit of rows; `bodies`: of topics whose bodies are columns, too.
+    Output: the rows, and whether there are more.
     Errors: LakeError; OperatorError for a text that is no SELECT, or that DuckDB refuses.
     """
     connection = duckdb.connect(config=_READ_ONLY)
@@ -55,7 +63,7 @@ def select(lake: Lake, text: str, rows_max: int) -> tuple[pa.Table, bool]:
         connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false")
         _require_select(connection, text)
 
-        views = LakeSql(lake, connection)
+        views = LakeSql(lake, connection, bodies)
         unknown = _add_named(views, connection.get_table_names(text))
         hint = _hint(views, unknown)
 
@@ -123,13 +131,20 @@ def _error_text(error: Exception) -> str:
 class LakeSql:
     """A lake as it was when this was made; make it again to see newer epochs.
 
-    Input: the connection in which the views are made. `last`: the plan of `epoch`, the newest
+    Input: the connection in which the views are made; the schemas of topics whose bodies are
+    columns beside the raw body. `last`: the plan of `epoch`, the newest
     committed one; `topics`: the number of each real topic's table, by the topic's name.
     Errors: LakeError if committed rows are missing, or nothing is committed yet.
     """
 
-    def __init__(self, lake: Lake, connection: duckdb.DuckDBPyConnection) -> None:
+    def __init__(
+        self,
+        lake: Lake,
+        connection: duckdb.DuckDBPyConnection,
+        bodies: Mapping[str, BodySchema] | None = None,
+    ) -> None:
         self.lake = lake
+        self._bodies = bodies or {}
         self._connection = connection
         self._made: set[str] = set()
 
@@ -210,7 +225,51 @@ class LakeSql:
             table = _table(self.topics[name])
             require_readable(self.lake, [table])
             self.add(table)
+            self._add_topic(name, table)
+
+    def add_topics_with_columns(self, taken: Iterable[str]) -> None:
+        """Makes the topics visible by their names whose bodies are columns.
+
+        Input: other names; a topic of such a name, or of a table's, is left out.
+        """
+        known = self.known_names()
+        reserved = {name.lower() for name in (*self.tables, MESSAGES, *taken)}
+
+        for name in self._bodies.keys() & self.topics.keys():
+            if known[name.lower()] == name and name.lower() not in reserved:
+                table = _table(self.topics[name])
+                self.add(table)
+                self._add_topic(name, table)
+
+    def _add_topic(self, name: str, table: str) -> None:
+        schema = self._bodies.get(name)
+        if schema is None:
             self._connection.execute(f'CREATE VIEW "{name}" AS FROM "{table}"')
+            return
+
+        decode = f"columns of {table}"
+        self._connection.create_function(
+            decode,
+            schema.decode,
+            [BLOB],
+            self._struct_type(schema.columns),
+            type=PythonUDFType.ARROW,
+            null_handling=FunctionNullHandling.SPECIAL,
+        )
+        columns = ", ".join(f"decoded.{_quoted(column)}" for column in schema.columns.names)
+        self._connection.execute(
+            f'CREATE VIEW "{name}" AS SELECT * EXCLUDE (decoded), {columns} '
+            f'FROM (SELECT *, "{decode}"(body) AS decoded FROM "{table}")'
+        )
+
+    def _struct_type(self, columns: pa.Schema) -> DuckDBPyType:
+        """Returns DuckDB's type of a struct with these columns."""
+        empty = pa.table([pa.array([], pa.struct(list(columns)))], names=["decoded"])
+        return self._connection.from_arrow(empty).types[0]
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _table(number: int) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from txlake.async_consumer import AsyncConsumer
     from txlake.consume_status import ConsumeStatus
+    from txlake.bodies import BodySchema, read_schema
     from txlake.consumer import ConsumedMessage, Consumer
     from txlake.errors import (
         ClosedError,
@@ -22,12 +23,14 @@ if TYPE_CHECKING:
         NoListenerError,
         OffsetGapError,
         OffsetOutOfRangeError,
+        SchemaError,
         SendError,
         StaleGenerationError,
         StoreAwayError,
         TxlakeError,
         UnknownTopicError,
     )
+    from txlake.lake_queues import LakeQueueCounts
     from txlake.listener import (
         CheckedMessage,
         HalfMessage,
@@ -40,16 +43,19 @@ if TYPE_CHECKING:
     from txlake.results import SendResult, TransactionSendResult
     from txlake.schedule import Producer
     from txlake.signing import SigningKey
+    from txlake.sql_inbox import SqlInbox
 
 _NAMES = {
     "async_consumer": ("AsyncConsumer",),
     "consume_status": ("ConsumeStatus",),
+    "bodies": ("BodySchema", "read_schema"),
     "consumer": ("ConsumedMessage", "Consumer"),
     "errors": (
         "ClosedError", "ConsumerError", "GroupBusyError", "LakeError", "MessageError",
-        "NoListenerError", "OffsetGapError", "OffsetOutOfRangeError", "SendError",
-        "StaleGenerationError", "StoreAwayError", "TxlakeError", "UnknownTopicError",
+        "NoListenerError", "OffsetGapError", "OffsetOutOfRangeError", "SchemaError",
+        "SendError", "StaleGenerationError", "StoreAwayError", "TxlakeError", "UnknownTopicError",
     ),
+    "lake_queues": ("LakeQueueCounts",),
     "listener": ("CheckedMessage", "HalfMessage", "LocalTransactionState", "TransactionListener"),
     "message": ("Message",),
     "options": ("ProducerOptions",),
@@ -57,11 +63,13 @@ _NAMES = {
     "results": ("SendResult", "TransactionSendResult"),
     "schedule": ("Producer",),
     "signing": ("SigningKey",),
+    "sql_inbox": ("SqlInbox",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "AsyncConsumer",
+    "BodySchema",
     "CheckedMessage",
     "ClosedError",
     "ConsumeStatus",
@@ -71,6 +79,7 @@ __all__ = [
     "GroupBusyError",
     "HalfMessage",
     "LakeError",
+    "LakeQueueCounts",
     "LocalTransactionState",
     "Message",
     "MessageError",
@@ -79,9 +88,11 @@ __all__ = [
     "OffsetOutOfRangeError",
     "Producer",
     "ProducerOptions",
+    "SchemaError",
     "SendError",
     "SendResult",
     "SigningKey",
+    "SqlInbox",
     "StaleGenerationError",
     "StoreAwayError",
     "TransactionListener",
@@ -89,6 +100,7 @@ __all__ = [
     "TransactionSendResult",
     "TxlakeError",
     "UnknownTopicError",
+    "read_schema",
 ]
 
 # Type checkers read the imports above: a name that is not there stays an error.

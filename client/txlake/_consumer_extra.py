@@ -1,4 +1,4 @@
-"""The libraries that only a consumer needs: Arrow and Delta, the extra `consumer`.
+"""The libraries that only a reader of a lake needs: Arrow and Delta, the extra `consumer`.
 
 ImportError    one of them is missing; the sentence says what to install
 """
@@ -13,7 +13,7 @@ _NEEDED: Final = ("pyarrow", "deltalake", "numpy")
 _missing = [name for name in _NEEDED if find_spec(name) is None]
 if _missing:
     raise ImportError(
-        f"txlake.Consumer needs {', '.join(_missing)}: install txlake with its extra, "
+        f"reading a lake needs {', '.join(_missing)}: install txlake with its extra, "
         "txlake[consumer]; in a clone: pip install './client[consumer]'"
     )
 

@@ -15,6 +15,7 @@ from txlake.errors import MessageError, SendError
 from txlake.listener import HalfMessage
 from txlake.message import Message, has_options, option_headers
 from txlake.options import ProducerOptions
+from txlake.ordering import QueueCounts, with_queue
 from txlake.protocol import Headers
 
 log = logging.getLogger("txlake.message")
@@ -149,18 +150,20 @@ class HalfSender:
         operations: OperationBatcher,
         producer_group: str,
         options: ProducerOptions,
+        queue_counts: QueueCounts | None = None,
     ) -> None:
         self._sender = sender
         self._operations = operations
         self._group_headers = group_headers(producer_group)
         self._options = options
+        self._queue_counts = queue_counts
         self._sends = itertools.count()
         self._known = (0, 0.0)  # the number of half queues, and until when it holds (monotonic s)
 
     def send(self, half: HalfMessage, now_ms: int, report: DeliveryReport) -> None:
         """Sends a half alone, without waiting. Errors: as `store`."""
         options = self._options
-        message = half.message
+        message = with_queue(half.message, self._queue_counts)
 
         headers = checked_headers(
             message, self._group_headers, half.transaction_id, now_ms, options
@@ -171,10 +174,12 @@ class HalfSender:
     def store(self, half: HalfMessage, now_ms: int) -> list[int]:
         """Sends all halves of a transaction and waits for Kafka. Output: their offsets.
 
-        Errors: MessageError naming the limit and what exceeds it; UnknownTopicError; SendError when
-        one was not stored; those that were are then rolled back.
+        Errors: MessageError naming the limit and what exceeds it; UnknownTopicError; LakeError for
+        queue counts that cannot be read; SendError when one was not stored; those that were are
+        then rolled back.
         """
-        size = len(half.messages)
+        messages = [with_queue(message, self._queue_counts) for message in half.messages]
+        size = len(messages)
         all_headers = [
             checked_headers(
                 message,
@@ -184,13 +189,13 @@ class HalfSender:
                 self._options,
                 None if size == 1 else (size, seq),
             )
-            for seq, message in enumerate(half.messages)
+            for seq, message in enumerate(messages)
         ]
 
-        half.queue_id = self._choose_queue(half.message)
+        half.queue_id = self._choose_queue(messages[0])
         records = [
             (half.queue_id, message.body, headers)
-            for message, headers in zip(half.messages, all_headers, strict=True)
+            for message, headers in zip(messages, all_headers, strict=True)
         ]
         reports = self._sender.send_all(self._options.half_topic, records)
 

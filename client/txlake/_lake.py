@@ -77,6 +77,10 @@ class Lake:
 
         return self._topics
 
+    def has_catalog(self) -> bool:
+        """Returns whether the catalog was there when `topics` last looked."""
+        return self._catalog.exists
+
     def require_whole(self, name: str) -> None:
         """Checks that a topic's table holds the committed rows, from format 2 on.
 

@@ -7,6 +7,7 @@ TxlakeError
 ├── ClosedError                       used after close(), or in a forked child
 ├── NoListenerError                   a transaction without anything to run
 ├── UnknownTopicError                 a Kafka topic, or a topic's queue, that is not there
+├── SchemaError (also ValueError)     a schema of bodies that is not there, or is wrong
 ├── LakeError                         no lake there, one of a newer format, or one that is not whole
 │   └── StoreAwayError                the lake's object store does not answer; try again
 └── ConsumerError
@@ -50,6 +51,10 @@ class NoListenerError(TxlakeError):
 
 class UnknownTopicError(TxlakeError):
     """A topic or queue that does not exist; the text names it."""
+
+
+class SchemaError(TxlakeError, ValueError):
+    """A schema of bodies that cannot be read, or cannot be columns; the text names the file."""
 
 
 class LakeError(TxlakeError):

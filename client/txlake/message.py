@@ -31,8 +31,9 @@ _SPAN_MAX = 10**15 - 1  # protocol.SPAN_PATTERN
 class Message:
     """One message for a real topic.
 
-    `properties` are the user's own headers. `queue_id` asks for one real queue; without it the
-    job spreads messages over all queues. Of `delay_level`, `deliver_at` and `deliver_after_ms`
+    `properties` are the user's own headers. `queue_id` asks for one real queue, `ordering_key` for
+    the same queue as every other message of the topic with that key; without them the job spreads
+    messages over all queues. Of `delay_level`, `deliver_at` and `deliver_after_ms`
     only one is allowed; `delay_level` 1 is the first of the configured levels, 0 is no delay.
     For `check_immunity_time_s` nobody is asked how the transaction ended.
 
@@ -53,6 +54,7 @@ class Message:
     deliver_after_ms: int | None = None
     queue_id: int | None = None
     check_immunity_time_s: int | None = None
+    ordering_key: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.topic, str):
@@ -62,6 +64,9 @@ class Message:
         has_more = has_options(self)
         if has_more:
             self._check_numbers()
+
+        if self.ordering_key is not None:
+            self._check_ordering_key(self.ordering_key)
 
         if self.body is not None and not isinstance(self.body, bytes):
             raise MessageError(f"body: bytes or None, not {type(self.body).__name__}: encode it")
@@ -82,6 +87,15 @@ class Message:
             raise MessageError(
                 f"keys, tags and properties: {properties_bytes} bytes, "
                 f"{_PROPERTIES_BYTES_MAX} at most"
+            )
+
+    def _check_ordering_key(self, key: str) -> None:
+        _check_text("ordering_key", key)
+        if not key:
+            raise MessageError("ordering_key '': text that is not empty is allowed")
+        if self.queue_id is not None:
+            raise MessageError(
+                f"queue_id, ordering_key: only one of them, not {self.queue_id}, {key!r}"
             )
 
     def _check_numbers(self) -> None:

@@ -24,6 +24,7 @@ from txlake.listener import (
 )
 from txlake.message import Message, require_message, require_set
 from txlake.options import ProducerOptions
+from txlake.ordering import QueueCounts, checked_counts
 from txlake.results import TransactionSendResult
 from txlake.signing import SigningKey, group_keys
 
@@ -41,7 +42,8 @@ class TransactionProducer:
 
     `client` holds further settings of the Kafka clients (security, SASL). `keys` are the group's,
     as the job has them: the first one signs operations, and only checks that are signed with one of
-    them are answered. A producer can be made without a broker.
+    them are answered. `queue_counts` say how many queues each topic has, for messages with an
+    ordering key: a dict, or LakeQueueCounts. A producer can be made without a broker.
     Errors: ValueError for a group's name, a setting or keys that are not allowed; for a group whose
     check topic Kafka refuses, since another differs from it by '.' and '_' alone.
     """
@@ -55,8 +57,10 @@ class TransactionProducer:
         options: ProducerOptions | None = None,
         client: Mapping[str, Any] | None = None,
         keys: Sequence[SigningKey] = (),
+        queue_counts: QueueCounts | None = None,
     ) -> None:
         keys = group_keys(keys)
+        queue_counts = checked_counts(queue_counts)
         if not protocol.matches(protocol.GROUP_PATTERN, producer_group):
             raise ValueError(f"producer_group {producer_group!r}: {protocol.GROUP_PATTERN}")
 
@@ -79,7 +83,9 @@ class TransactionProducer:
             options.operation_ends_max,
             keys[0] if keys else None,
         )
-        self._halves = HalfSender(self._sender, self._operations, producer_group, options)
+        self._halves = HalfSender(
+            self._sender, self._operations, producer_group, options, queue_counts
+        )
 
         local = _LocalTransactions(listener, self._operations, self._running)
         self._pipeline = Pipeline(
@@ -125,8 +131,9 @@ class TransactionProducer:
         `arg` is passed to the listener. `execute` runs instead of the listener's method; a
         producer without a listener needs it, and does not answer checks.
         Errors: SendError, UnknownTopicError, NoListenerError, ClosedError: the local transaction
-        did not run. MessageError for a message beyond the options' limits, before anything is
-        sent. When the operation fails nothing is raised: the result's `operation_sent` is False.
+        did not run. MessageError for a message beyond the options' limits, LakeError for queue
+        counts that cannot be read, before anything is sent. When the operation fails nothing is
+        raised: the result's `operation_sent` is False.
         """
         return self.send_messages_in_transaction((message,), arg, execute=execute)
 
@@ -182,8 +189,8 @@ class TransactionProducer:
         the order of sending for each half queue. `on_done` is called there with the result, or
         with the SendError of a half that was not stored; without `on_done`, `flush()` raises that.
         While `in_flight_max` transactions are in flight, the call waits.
-        Errors: MessageError, SendError, UnknownTopicError, NoListenerError, ClosedError: the
-        transaction was not begun.
+        Errors: MessageError, SendError, UnknownTopicError, LakeError, NoListenerError, ClosedError:
+        the transaction was not begun.
         """
         require_message(message)
         self._executor(None)

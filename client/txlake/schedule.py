@@ -16,12 +16,14 @@ from txlake._process import ProcessGuard
 from txlake.errors import SendError
 from txlake.message import Message, require_messages
 from txlake.options import ProducerOptions
+from txlake.ordering import QueueCounts, checked_counts, with_queue
 from txlake.results import SendResult
 
 
 class Producer:
     """A producer of messages without a transaction; the job delivers each when it is due.
 
+    `queue_counts`: as of a TransactionProducer.
     Errors: ValueError for a group's name or a setting that is not allowed.
     """
 
@@ -32,7 +34,9 @@ class Producer:
         *,
         options: ProducerOptions | None = None,
         client: Mapping[str, Any] | None = None,
+        queue_counts: QueueCounts | None = None,
     ) -> None:
+        self._queue_counts = checked_counts(queue_counts)
         self._group: protocol.Headers = []
         if producer_group is not None:
             if not protocol.matches(protocol.GROUP_PATTERN, producer_group):
@@ -66,11 +70,13 @@ class Producer:
     def send_all(self, messages: Sequence[Message]) -> list[SendResult]:
         """Sends messages together, and waits until Kafka has all of them.
 
-        Errors: as `send`; SendError when some message was not stored, though others can be;
-        MessageError for any of them, before one is sent.
+        Errors: as `send`; UnknownTopicError, LakeError as of a TransactionProducer; MessageError
+        for any of them, before one is sent; SendError when some message was not stored, though
+        others can be.
         """
         require_messages(messages)
         self._guard.check()
+        messages = [with_queue(message, self._queue_counts) for message in messages]
 
         now_ms = time.time_ns() // 1_000_000
         ids = [self._ids.next(now_ms) for _ in messages]

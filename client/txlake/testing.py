@@ -18,6 +18,7 @@ from txlake.listener import (
 )
 from txlake.message import Message, require_message, require_set
 from txlake.options import ProducerOptions
+from txlake.ordering import QueueCounts, checked_counts, with_queue
 from txlake.producer import Execute, OnDone, executor
 from txlake.results import TransactionSendResult
 
@@ -38,8 +39,10 @@ class FakeTransactionProducer:
         listener: TransactionListener | None = None,
         *,
         options: ProducerOptions | None = None,
+        queue_counts: QueueCounts | None = None,
     ) -> None:
         self._listener = listener
+        self._queue_counts = checked_counts(queue_counts)
         self._options = options or ProducerOptions()
         self._ids = TransactionIds()
         self._is_closed = False
@@ -92,6 +95,7 @@ class FakeTransactionProducer:
         half = HalfMessage(messages[0], tuple(messages), self._ids.next(now_ms))
         for seq, message in enumerate(messages):
             place = None if len(messages) == 1 else (len(messages), seq)
+            message = with_queue(message, self._queue_counts)
             checked_headers(message, _GROUP, half.transaction_id, now_ms, self._options, place)
 
         if self.fail_next_send:

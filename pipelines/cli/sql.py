@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from pipelines.cli.options import lake_options, limit_option, open_lake, rows_option
+from pipelines.cli.options import lake_options, limit_option, open_lake, rows_option, settings_of
 from pipelines.output import TABLE, now_ms, print_records
 
 
@@ -18,13 +18,16 @@ def sql(query: str, lake_path: str | None, conf: str | None, limit: int, output:
 
     QUERY is one SELECT of DuckDB's SQL. Tables have the names of docs/protocol/tables.md, a topic's
     messages the topic's ("..." where it has dots or dashes), and `messages` has those of all
-    topics. Rows of an epoch that is not committed are hidden, and nothing is written. Bytes are
-    shown as text; hex(body) shows them all.
+    topics. With --conf, a topic that has a schema there has the fields of its bodies as columns,
+    too. Rows of an epoch that is not committed are hidden, and nothing is written. Bytes are shown
+    as text; hex(body) shows them all.
     """
+    from pipelines.bodies import read_body_schemas
     from pipelines.cli.cells import plain_rows
     from pipelines.lake_sql import select
 
-    table, has_more = select(open_lake(lake_path, conf), query, limit)
+    bodies = read_body_schemas(settings_of(conf).bodies) if conf else {}
+    table, has_more = select(open_lake(lake_path, conf), query, limit, bodies)
     columns, rows = plain_rows(table, output)
 
     if output == TABLE and not rows:

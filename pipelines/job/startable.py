@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pipelines.bodies import read_body_schemas
 from pipelines.job.checkpoint import require_folder
 from pipelines.job.election import Election
 from pipelines.jvm.spark_settings import check_before_jvm
@@ -14,10 +15,12 @@ def require_startable(settings: Settings) -> None:
 
     Makes the folders of the checkpoint and of Spark's own files if they do not exist. Tries Java if
     its options are set.
-    Errors: NotALakeError, StartError, JavaError; OSError if the checkpoint's disk is full.
+    Errors: SettingsError, NotALakeError, StartError, JavaError; OSError if the checkpoint's disk is
+    full.
     """
     place = settings.lake.place()
     settings.parameters()
+    read_body_schemas(settings.bodies)
 
     Cluster(settings.kafka.bootstrap_servers, settings.kafka.client)
     Election(settings.kafka, place.path, "settings").leave()  # a consumer takes others; not joined

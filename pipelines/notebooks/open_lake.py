@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import html
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import polars as pl
@@ -15,6 +15,9 @@ from storage.errors import NotALakeError
 from storage.files.location import lake_location
 from storage.lake.lake import Lake
 from storage.rows import instant
+
+if TYPE_CHECKING:
+    from txlake import BodySchema
 
 # Halves that can be read, and their waits. A wait lasts from the half's landing, or from its re-arm
 # in the recorded state after a discard, to the next outcome.
@@ -55,18 +58,20 @@ class OpenLake:
     """A lake as it was when it was opened; open it again to see what came since.
 
     `epoch` is the newest committed one; rows of later epochs are hidden. Beside the lake's tables
-    SQL sees `messages` (all topic tables, with their topic), `plans`, `halves`, `waits`.
+    SQL sees `messages` (all topic tables, with their topic), `plans`, `halves`, `waits`, and by its
+    name each topic whose bodies are columns.
     """
 
-    def __init__(self, lake: Lake) -> None:
+    def __init__(self, lake: Lake, bodies: Mapping[str, BodySchema] | None = None) -> None:
         self.lake = lake
         self.lake_id = lake.lake_id()
         self._connection = duckdb.connect(config={"threads": 2})
         self._connection.execute("SET TimeZone = 'UTC'")
-        views = LakeSql(lake, self._connection)
+        views = LakeSql(lake, self._connection, bodies)
         views.add_all()
         self.last, self.epoch, self.topics = views.last, views.epoch, views.topics
         self._connection.execute(_VIEWS)
+        views.add_topics_with_columns(taken=("plans", "halves", "waits"))
 
     def sql(self, text: str, /, **values: Any) -> pl.DataFrame:
         """Returns the rows of a query over the tables; `$name` in it is a value of that name."""
@@ -83,15 +88,20 @@ class OpenLake:
         return instant(self.last.epoch_at)
 
 
-def open_lake(path: str, storage_options: Mapping[str, str] | None = None) -> OpenLake:
+def open_lake(
+    path: str,
+    storage_options: Mapping[str, str] | None = None,
+    bodies: Mapping[str, BodySchema] | None = None,
+) -> OpenLake:
     """Returns an opened lake.
 
     Input: its folder, or its place in an object store; delta-rs's options for that, beside what the
-    environment says (AWS_ACCESS_KEY_ID ...).
+    environment says (AWS_ACCESS_KEY_ID ...). `bodies`: by topic, the schema of its bodies
+    (`txlake.read_schema`).
     Errors: LakeError if something that was committed is missing, or nothing is committed yet.
     """
     try:
-        return OpenLake(Lake(lake_location(path, storage_options)))
+        return OpenLake(Lake(lake_location(path, storage_options)), bodies)
     except NotALakeError as error:
         raise NotALakeError(
             f"{error}. `make demo` leaves one in demo-lake/; name another by TXLAKE_LAKE=FOLDER"

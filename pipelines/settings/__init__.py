@@ -1,5 +1,6 @@
 """The job's settings: `values` defines them, `reading` reads them from TOML."""
 
+from pipelines.settings.bodies import BodySettings
 from pipelines.settings.library_options import SPARK, redacted
 from pipelines.settings.publish import PublisherSettings
 from pipelines.settings.reading import load, parse, warn_of_open_secrets
@@ -22,6 +23,7 @@ from pipelines.settings.values import (
 
 __all__ = [
     "SPARK",
+    "BodySettings",
     "DelaySettings",
     "HealthSettings",
     "KafkaSettings",

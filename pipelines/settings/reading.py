@@ -13,12 +13,13 @@ from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, get_type_hints
 
+from pipelines.settings.bodies import read_bodies
 from pipelines.settings.library_options import CLIENT, STORE, library_options, spark_options
 from pipelines.settings.nearest import did_you_mean
 from pipelines.settings.publish import read_publishers
 from pipelines.settings.secrets import SettingsError, secret_name, warn_if_others_can_read
 from pipelines.settings.security import read_security
-from pipelines.settings.values import Settings
+from pipelines.settings.values import Settings, TopicSettings
 from txlake.protocol import FOREVER, topics_trouble
 
 if sys.version_info >= (3, 11):
@@ -32,6 +33,8 @@ _SECTIONS: Final[dict[str, Any]] = {
     if is_dataclass(kind) and name != "security"
 }
 
+# [topics] has these keys; a section of another name is about a topic.
+_TOPIC_KEYS: Final = frozenset(item.name for item in fields(TopicSettings))
 _LIBRARY_OPTIONS = ("client", "store")  # of [kafka], of [lake]
 
 
@@ -75,7 +78,7 @@ def _secret_files(values: Mapping[str, Any], section: str) -> Iterator[tuple[str
 
 def parse(values: dict[str, Any], source: str) -> Settings:
     """Returns the settings in TOML's values; `source` names them in errors."""
-    known = sorted(item.name for item in fields(Settings))
+    known = sorted(item.name for item in fields(Settings) if item.name != "bodies")
     for name, section in values.items():
         if name not in known:
             raise SettingsError(
@@ -90,7 +93,14 @@ def parse(values: dict[str, Any], source: str) -> Settings:
     client = library_options(kafka.pop("client", {}), f"{source}: [kafka.client]", CLIENT)
     store = library_options(lake.pop("store", {}), f"{source}: [lake.store]", STORE)
 
-    own_values = {**values, "kafka": kafka, "lake": lake}
+    topics = dict(values.get("topics", {}))
+    of_topics = {
+        name: topics.pop(name)
+        for name, value in list(topics.items())
+        if isinstance(value, dict) and name not in _TOPIC_KEYS
+    }
+
+    own_values = {**values, "kafka": kafka, "lake": lake, "topics": topics}
     sections = {
         name: _section(make, name, own_values.get(name, {}), source)
         for name, make in _SECTIONS.items()
@@ -104,6 +114,7 @@ def parse(values: dict[str, Any], source: str) -> Settings:
         publish=read_publishers(
             values.get("publish", {}), source, sections["kafka"].bootstrap_servers, client
         ),
+        bodies=read_bodies(of_topics, source),
         spark=spark_options(values.get("spark", {}), f"{source}: [spark]"),
     )
     _check_together(settings, source)

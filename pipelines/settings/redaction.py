@@ -42,6 +42,10 @@ def redacted_settings(path: str | Path) -> list[dict[str, Any]]:
         libraries[section] = CLIENT
         del publisher["client"]
 
+    for topic, body in sections.pop("bodies").items():
+        del body["place"]
+        sections[f"topics.{topic}"] = body
+
     for (section, key), library in _LIBRARIES.items():
         sections[section].pop(key)
         sections[f"{section}.{key}"] = file.get(section, {}).get(key, {})

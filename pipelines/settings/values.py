@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from checker.frames import Parameters
+from pipelines.settings.bodies import BodySettings
 from pipelines.settings.publish import PublisherSettings
 from pipelines.settings.security import SecuritySettings
 from storage.files.location import LakeLocation, lake_location
@@ -253,6 +254,7 @@ class Settings:
     health: HealthSettings = field(default_factory=HealthSettings)
     log: LogSettings = field(default_factory=LogSettings)
     publish: dict[str, PublisherSettings] = field(default_factory=dict)
+    bodies: dict[str, BodySettings] = field(default_factory=dict)
     spark: dict[str, str] = field(default_factory=dict, repr=False)
 
     def parameters(self) -> Parameters:

@@ -22,6 +22,12 @@ HALF_QUEUES = [
     for count in (1, 3, 4, 7)
 ]
 
+ORDERING_KEYS = [
+    (key, queues)
+    for key in ("c-7", "c-8", "ä", "21", "foobar", "abc", "a-little-bit-longer-string", "名", " ")
+    for queues in (1, 4, 7, 12)
+]
+
 
 @dataclass(frozen=True)
 class HalfCase:

@@ -28,6 +28,7 @@ from tests.support import vector_cases as cases
 from txlake import protocol as p
 from txlake._checks import read_check
 from txlake._half import half_queue_for
+from txlake.ordering import queue_for_key
 from txlake.signing import (
     SigningKey,
     check_fields,
@@ -67,6 +68,10 @@ def vectors() -> dict[str, Any]:
             {"topic": topic, "queue_id": queue_id, "half_queues": count,
              "half_queue": half_queue_for(topic, queue_id, count)}
             for topic, queue_id, count in cases.HALF_QUEUES
+        ],
+        "ordering_keys": [
+            {"key": key, "queues": queues, "queue_id": queue_for_key(key, queues)}
+            for key, queues in cases.ORDERING_KEYS
         ],
         "halves": [half_vector(case) for case in cases.HALVES],
         "operations": [operation_vector(case) for case in cases.OPERATIONS],

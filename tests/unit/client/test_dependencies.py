@@ -51,13 +51,20 @@ def test_a_producer_needs_kafkas_client_alone(alone: list[str]) -> None:
     assert needed() == {"confluent-kafka"}
 
 
-@pytest.mark.parametrize("statement", ["from txlake import Consumer", "import txlake.consumer"])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from txlake import Consumer",
+        "import txlake.consumer",
+        "from txlake import LakeQueueCounts",
+    ],
+)
 def test_a_consumer_without_its_extra_says_what_to_install(
     alone: list[str], statement: str
 ) -> None:
     done = subprocess.run([*alone, statement], capture_output=True, text=True)
     assert done.stderr.splitlines()[-1] == (
-        "ImportError: txlake.Consumer needs pyarrow, deltalake, numpy: install txlake with its "
+        "ImportError: reading a lake needs pyarrow, deltalake, numpy: install txlake with its "
         "extra, txlake[consumer]; in a clone: pip install './client[consumer]'"
     )
 

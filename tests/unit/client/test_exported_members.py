@@ -9,6 +9,7 @@ import txlake
 
 PUBLIC = [
     "AsyncConsumer",
+    "BodySchema",
     "CheckedMessage",
     "ClosedError",
     "ConsumeStatus",
@@ -18,6 +19,7 @@ PUBLIC = [
     "GroupBusyError",
     "HalfMessage",
     "LakeError",
+    "LakeQueueCounts",
     "LocalTransactionState",
     "Message",
     "MessageError",
@@ -26,9 +28,11 @@ PUBLIC = [
     "OffsetOutOfRangeError",
     "Producer",
     "ProducerOptions",
+    "SchemaError",
     "SendError",
     "SendResult",
     "SigningKey",
+    "SqlInbox",
     "StaleGenerationError",
     "StoreAwayError",
     "TransactionListener",
@@ -36,6 +40,7 @@ PUBLIC = [
     "TransactionSendResult",
     "TxlakeError",
     "UnknownTopicError",
+    "read_schema",
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,18 @@ def test_a_topic_is_followed_as_the_page_says(job: InMemoryJob) -> None:
     with pytest.raises(ValueError, match="queue 0: offset 0 is missing"):
         table.delete("queue_id = 0 AND queue_offset < 2")
         page["next_messages"](table, {})
+
+
+def test_bodies_are_columns_as_the_page_says(job: InMemoryJob, tmp_path: Path) -> None:
+    deliver(job, '{"order_id": "o-1", "amount": 5}', '{"order_id": "o-2", "amount": "many"}', "no")
+    schema = {"properties": {"order_id": {"type": "string"}, "amount": {"type": "integer"}}}
+    (tmp_path / "orders.json").write_text(json.dumps(schema), "utf-8")
+
+    table = DeltaTable(job.lake.table_path("topics/1"))
+    frame = page["read_orders"](table, tmp_path / "orders.json").sort("order_id", nulls_last=True)
+    shown = re.findall(r"^(o-\d)? +(\d+)? *(\S.*)?$", PAGE.partition("body_error\n")[2], re.M)[:3]
+    rows = frame.select("order_id", "amount", "body_error").rows()
+    assert rows == [(a or None, int(b) if b else None, c or None) for a, b, c in shown]
 
 
 def test_the_chain_is_checked_as_the_page_says(job: InMemoryJob) -> None:

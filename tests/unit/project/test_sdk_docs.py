@@ -27,6 +27,7 @@ from txlake import (
     Message,
     TransactionSendResult,
 )
+from txlake.ordering import with_queue
 from txlake.testing import FakeTransactionProducer
 
 ROOT = Path(__file__).parents[3]
@@ -98,6 +99,38 @@ def test_the_consumer_example_prints_messages(
     lake.deliver("orders", {0: 2})
     exec(example('with Consumer("demo-lake", "points"'), namespace)  # noqa: S102
     assert capsys.readouterr().out == "0 0 b'0:0'\n0 1 b'0:1'\n"
+
+
+def test_the_example_of_a_key_asks_the_lake_for_the_number_of_queues(
+    namespace: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    LakeFactory(Path("demo-lake")).make_topic("orders", 4)
+    queues: list[int | None] = []
+
+    class Recorder(txlake.Producer):
+        def send(self, message: Message) -> Any:
+            queues.append(with_queue(message, self._queue_counts).queue_id)
+
+    monkeypatch.setattr(txlake, "Producer", Recorder)
+    exec(example("LakeQueueCounts"), namespace)  # noqa: S102
+    assert queues == [1]
+
+
+def test_the_example_with_a_database_handles_each_message_once(namespace: dict[str, Any]) -> None:
+    lake = LakeFactory(Path("demo-lake"))
+    lake.make_topic("orders", 1)
+    rows = [lake.row(0, offset, keys=f"c-{offset}") for offset in range(3)]
+    lake.write_rows("orders", rows)
+
+    exec(example("SqlInbox"), namespace)  # noqa: S102
+    with Consumer("demo-lake", "points", ["orders"]) as consumer:
+        consumer.seek("orders", 0, 0)
+        consumer.commit()
+    exec(example("SqlInbox"), namespace)  # noqa: S102
+
+    with namespace["engine"].begin() as db:
+        assert db.execute(namespace["points"].select()).scalars().all() == ["c-0", "c-1", "c-2"]
+    namespace["engine"].dispose()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -28,7 +28,8 @@ VECTORS = {
 
 # The functions of the page: a second voice, which knows nothing of our code.
 page: dict[str, Any] = {}
-exec(re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)[0], page)  # noqa: S102
+for block in re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S):
+    exec(block, page)  # noqa: S102
 
 
 def headers_of(vector: dict[str, Any]) -> dict[str, list[bytes | None]]:
@@ -116,6 +117,28 @@ def test_the_half_queue_of_a_real_queue_is_the_crc32_of_its_name() -> None:
     for vector in GIVEN["half_queues"]:
         name = f"{vector['topic']}/{vector['queue_id']}".encode()
         assert vector["half_queue"] == zlib.crc32(name) % vector["half_queues"]
+
+
+def test_the_queue_of_a_key_is_the_one_that_the_page_computes() -> None:
+    for vector in GIVEN["ordering_keys"]:
+        assert vector["queue_id"] == page["queue_for_key"](vector["key"], vector["queues"])
+
+    of_4 = {vector["key"]: vector["queue_id"] for vector in GIVEN["ordering_keys"]
+            if vector["queues"] == 4}  # fmt: skip
+    assert re.findall(r"`c-7` of 4 is queue (\d)", PAGE) == [str(of_4["c-7"])]
+
+
+def test_the_table_of_keys_is_of_the_vectors() -> None:
+    wire = (FILE.parents[1] / "docs" / "protocol" / "wire.md").read_text("utf-8")
+    queues = {(vector["key"], vector["queues"]): vector["queue_id"]
+              for vector in GIVEN["ordering_keys"]}  # fmt: skip
+    (head,) = re.findall(r"^\| key \| of (.*) \|$", wire, re.M)
+    counts = [int(count) for count in head.split(" | of ")]
+    rows = re.findall(r"^\| `(\S+)` \| (\d+(?: \| \d+)*) \|$", wire, re.M)
+
+    assert len(rows) == 3
+    for key, cells in rows:
+        assert [int(cell) for cell in cells.split(" | ")] == [queues[key, n] for n in counts]
 
 
 def test_each_name_of_the_protocol_is_in_the_machines_list() -> None:
