@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from bench.chaos.kills import SAYS, STREAMING
 from bench.chaos.names import STANDBY
-from pipelines.job.group import SESSION_TIMEOUT_MS
+from pipelines.kafka_client.group_member import SESSION_TIMEOUT_MS
 from tests.support.processes import Process
 
 _SAYS_FIRST = "active"  # that it is, or who else

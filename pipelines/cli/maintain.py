@@ -86,7 +86,6 @@ def _estimate(writing: WriteOptions) -> None:
 def _run(writing: WriteOptions) -> None:
     """Takes every step of a full round, alone on the lake."""
     from pipelines.job.maintenance import summary
-    from pipelines.jvm.lock import file_lock
     from storage.lake.integrity import require_intact
     from storage.lake.lake import Lake
     from storage.lake.lock import LakeLock
@@ -101,7 +100,7 @@ def _run(writing: WriteOptions) -> None:
     started_s = time.monotonic()
     result = StepResult()
     try:
-        with file_lock(place), changing(place):
+        with changing(place):
             lake = Lake(place, is_driver=True)
 
             progress = read_progress(lake)

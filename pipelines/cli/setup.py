@@ -128,7 +128,7 @@ def findings() -> Iterator[Finding]:
 
 def driver_findings(conf: str) -> Iterator[Finding]:
     """Yields a line for each driver of the settings' lake. Errors: SettingsError."""
-    from pipelines.job.group import DriverGroup
+    from pipelines.job.election import DriverGroup
 
     settings = settings_of(conf)
     part = "driver"

@@ -133,7 +133,7 @@ def _kafka_facts(settings: Settings, lake: LakeFacts) -> KafkaFacts:
     from pipelines.errors import LostInputError
     from pipelines.health.facts import Drivers, KafkaFacts
     from pipelines.health.kafka import groups_without_topic, start_trouble, topic_lags
-    from pipelines.job.group import DriverGroup
+    from pipelines.job.election import DriverGroup
 
     trouble = start_trouble(settings, lake.plan)
     try:

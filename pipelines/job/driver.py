@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from pipelines.epoch.runner import EpochRunner
 from pipelines.errors import JobError, StorageError
+from pipelines.job.driver_lock import DriverLock
 from pipelines.job.driver_loop import DriverLoop, DriverOptions
 from pipelines.job.election import Election
-from pipelines.job.locks import Locks
 from pipelines.job.outage import OutageBackoff
 from pipelines.job.startable import require_startable
 from pipelines.jvm.session import listen_for_callbacks, start_session
@@ -121,11 +121,11 @@ class Driver:
         if not backoff.until_done(lake.check):
             return
 
-        locks = Locks(lake.place, self.owner, self._stop)
+        lock = DriverLock(lake.place, self.owner, self._stop)
         election = Election(settings.kafka, lake.path, self.owner)
         self._election = election
         try:
-            spark = self._start_spark(locks, election)
+            spark = self._start_spark(lock, election)
             validate_with_java(spark, settings.kafka)
             listen_for_callbacks(spark)
             self._jvm_shutdown = JvmShutdown(spark, self._on_jvm_signal)
@@ -137,7 +137,7 @@ class Driver:
                 self._stop,
                 spark,
                 lake,
-                locks,
+                lock,
                 election,
                 self._reporter,
                 backoff,
@@ -145,22 +145,20 @@ class Driver:
             self._loop.run()
         finally:
             self._reporter.close()
-            locks.release()
+            lock.release()
             election.leave()  # another driver goes on now
             if self._jvm_shutdown is not None:
                 self._jvm_shutdown.release()
 
-    def _start_spark(self, locks: Locks, election: Election) -> SparkSession:
-        """Starts Spark; a driver that is no standby acquires the locks and joins the election."""
+    def _start_spark(self, lock: DriverLock, election: Election) -> SparkSession:
+        """Starts Spark; a driver that is no standby acquires the lock and joins the election."""
         spark_settings = self._settings.spark
         if self._options.is_standby:
             return start_session("txlake", spark_settings, is_logged=True)
 
-        fds = locks.acquire()
+        fds = lock.acquire()
         election.join()
-        spark = start_session("txlake", spark_settings, fds, is_logged=True)
-        locks.acquire_both(spark)
-        return spark
+        return start_session("txlake", spark_settings, fds, is_logged=True)
 
 
 # The system's words for a full or read-only disk; each library passes them on.

@@ -38,10 +38,10 @@ from pipelines.errors import (
 )
 from pipelines.job.checkpoint import checkpoint_folder, fresh_checkpoint, take_folder
 from pipelines.job.clock_skew import ClockSkewCheck
+from pipelines.job.driver_lock import DriverLock
 from pipelines.job.election import Election
 from pipelines.job.landing_mark import DiedLanding, LandingMark
 from pipelines.job.leadership import Leadership
-from pipelines.job.locks import Locks
 from pipelines.job.maintenance import MaintenanceScheduler
 from pipelines.job.outage import OutageBackoff, classify_error
 from pipelines.job.standby import StandbyWait
@@ -98,7 +98,7 @@ class DriverLoop:
         stop: threading.Event,
         spark: SparkSession,
         lake: Lake,
-        locks: Locks,
+        lock: DriverLock,
         election: Election,
         listener: EpochListener,
         backoff: OutageBackoff,
@@ -109,7 +109,7 @@ class DriverLoop:
         self._stop = stop
         self._spark = spark
         self._lake = lake
-        self._locks = locks
+        self._lock = lock
         self._election = election
         self._backoff = backoff
         self._kafka = KafkaAdmin(settings, settings.kafka.topics())
@@ -215,9 +215,9 @@ class DriverLoop:
         self._election.join()
 
     def _on_elected(self) -> None:
-        """Begins a term: acquires the locks, and reads the lake anew."""
+        """Begins a term: acquires the lock, and reads the lake anew."""
         if self._options.is_standby:
-            self._locks.take_over(self._spark)
+            self._lock.take_over()
             if self._leadership.term == 0:
                 self._clock.start()  # it can have waited for days
 
@@ -363,7 +363,7 @@ class DriverLoop:
         raise self._leadership.fencing_error() or error
 
     def _before_batch(self, has_new_partitions: bool) -> None:
-        self._locks.acquire_if_free(self._spark)
+        self._lock.acquire_if_free()
 
         checked_s = time.monotonic() - self._topics_checked_at
         if has_new_partitions or checked_s > _TOPICS_CHECKED_S:

@@ -1,6 +1,7 @@
-"""One driver's part in the election: its membership in the group of a lake's drivers.
+"""The election among a lake's drivers: Kafka makes one of them active, the others stand by.
 
-A driver that does not know yet that it was replaced is kept out by Delta's transaction identifiers
+All drivers of a lake are members of one consumer group on the one partition of the admin topic. A
+driver that does not know yet that it was replaced is kept out by Delta's transaction identifiers
 (`LakeTable.commit_once`).
 """
 
@@ -10,6 +11,7 @@ from typing import Final
 
 from pipelines.kafka_client.acls import group_id
 from pipelines.kafka_client.group_member import Elects, Member
+from pipelines.kafka_client.group_members import MemberGroup
 from pipelines.settings import KafkaSettings
 
 DRIVER: Final = Elects("the driver of this lake", "the job")
@@ -26,4 +28,16 @@ class Election(Member):
             group_id(lake_path, kafka.admin_topic),
             DRIVER,
             owner,
+        )
+
+
+class DriverGroup(MemberGroup):
+    """The consumer group of a lake's drivers, looked at from outside."""
+
+    def __init__(self, kafka: KafkaSettings, lake_path: str) -> None:
+        super().__init__(
+            kafka.bootstrap_servers,
+            kafka.client,
+            group_id(lake_path, kafka.admin_topic),
+            DRIVER,
         )

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from pipelines.errors import KafkaAwayError, StartError
 from pipelines.job.election import Election
-from pipelines.job.group import SESSION_TIMEOUT_MS
+from pipelines.kafka_client.group_member import SESSION_TIMEOUT_MS
 from storage.errors import LakeError, OwnerError
 from storage.lake.epochs import PLANNED
 from storage.lake.lake import Lake

@@ -21,7 +21,6 @@ from pipelines.epoch.parameters import EpochSettings
 from pipelines.epoch.runner import EpochRunner
 from pipelines.errors import StartError
 from pipelines.jvm.heap import landing_heap
-from pipelines.jvm.lock import JvmLock
 from pipelines.jvm.session import start_session
 from pipelines.kafka_client.admin import KafkaAdmin, Partition
 from pipelines.kafka_client.intake import Intake
@@ -119,12 +118,11 @@ def backfill(
     Errors: JobError, LakeError.
     """
     owner = f"{socket.gethostname()}:{os.getpid()}:backfill"
-    with ExitStack() as locks:
+    with ExitStack() as resources:
         lock = LakeLock(settings.lake.place(), owner)
-        locks.callback(lock.release)
+        resources.callback(lock.release)
         spark = start_session("txlake backfill", settings.spark, lock.fds)
-        locks.callback(JvmLock(spark, settings.lake.place()).release)
-        locks.enter_context(changing(settings.lake.place()))
+        resources.enter_context(changing(settings.lake.place()))
 
         return run_backfill(spark, settings, owner, starts or {}, ends or {}, progress)
 

@@ -2,9 +2,9 @@
 
 A lake has a lock file beside its tables. The lock is a `flock` on a descriptor that the
 driver's JVM inherits: it is free only when both processes are dead (after kill -9 of Python its
-JVM lives on for half a second, or for as long as it is suspended, and can still commit). Where
-machines share the folder and the lock does not reach across them, Delta's transaction identifiers
-decide (`LakeTable.commit_once`).
+JVM lives on for half a second, or for as long as it is suspended, and its tasks still write files).
+Where machines share the folder and the lock does not reach across them, Delta's transaction
+identifiers decide (`LakeTable.commit_once`).
 """
 
 from __future__ import annotations

@@ -20,11 +20,11 @@ from confluent_kafka.admin import (
 
 from pipelines.errors import KafkaAwayError, KafkaRefusedError, StartError
 from pipelines.job import standby as turn_module
-from pipelines.job.election import Election
-from pipelines.job.group import DriverGroup, Drivers
+from pipelines.job.election import DriverGroup, Election
 from pipelines.job.leadership import Leadership
 from pipelines.job.standby import StandbyWait
 from pipelines.kafka_client.admin import KafkaAdmin
+from pipelines.kafka_client.group_members import Members as Drivers
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
 from storage.errors import LakeLockedError, OwnerError

@@ -28,8 +28,7 @@ _WRITTEN = {
     "delta-rs": "epochs/_delta_log/*.json",
     "a checkpoint of a log": "epochs/_delta_log/*.checkpoint.parquet",
     "the state of the stream": "_checkpoint/run-*/offsets/*",
-    "the lock of Python": "_driver.lock",
-    "the lock of the JVM": "_driver.jvm.lock",
+    "the lock of the driver": "_driver.lock",
     "a consumer": "consumer_offsets/_delta_log/*.json",
 }
 

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from pipelines.cli.main import main
 from pipelines.errors import JobError, KafkaRefusedError, StartError
 from pipelines.health.kafka import members_of, topic_lags
-from pipelines.job.group import DriverGroup
+from pipelines.job.election import DriverGroup
 from pipelines.operate.records import command, operation, write
 from pipelines.settings import Settings
 from storage.lake.progress import read_progress

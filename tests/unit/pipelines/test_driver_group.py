@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipelines.job.group import Drivers, drivers_of
 from pipelines.kafka_client.acls import group_id
+from pipelines.kafka_client.group_members import Members as Drivers
+from pipelines.kafka_client.group_members import members_of as drivers_of
 
 
 def member(client_id: str, *partitions: int) -> SimpleNamespace:
