@@ -22,6 +22,9 @@ from storage.lake.integrity import require_readable, require_recorded
 from storage.lake.lake import Lake
 from storage.schemas import TABLES, TOPIC
 
+if TYPE_CHECKING:
+    from txlake import BodySchema
+
 # Consumers make these, each with its first row.
 CONSUMER_TABLES: Final = (
     "consumer_offsets",
@@ -29,9 +32,6 @@ CONSUMER_TABLES: Final = (
     "consumer_retries",
     "consumer_dead_letters",
 )
-if TYPE_CHECKING:
-    from txlake import BodySchema
-
 MESSAGES: Final = "messages"
 # SQL reads the lake, nothing else of the machine, and writes nothing.
 _READ_ONLY: Final[dict[str, str | bool | int | float | list[str]]] = {

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from txlake.async_consumer import AsyncConsumer
-    from txlake.consume_status import ConsumeStatus
     from txlake.bodies import BodySchema, read_schema
+    from txlake.consume_status import ConsumeStatus
     from txlake.consumer import ConsumedMessage, Consumer
     from txlake.errors import (
         ClosedError,
