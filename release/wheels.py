@@ -24,7 +24,7 @@ _HEADING: Final = """\
 # The packages of the job, locked. Written by `make dist`.
 #
 #   pip install --require-hashes -r requirements-build.txt
-#   pip install --require-hashes --no-build-isolation -r requirements.txt
+#   pip install --require-hashes --no-build-isolation --use-pep517 -r requirements.txt
 #   pip install --no-deps txlake-*.whl txlake_pipelines-*.whl
 """
 _PIN: Final = re.compile(r"^([\w.-]+)==")
