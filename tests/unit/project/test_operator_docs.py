@@ -18,6 +18,7 @@ from pipelines.cli.main import main
 from storage.rows import instant
 from tests.support.in_memory_job import START_AT, InMemoryJob
 from tests.support.lake_rows import CONSUMER_OFFSETS
+from txlake import _retries
 from txlake.protocol import COMMIT, ROLLBACK, delay_levels_ms
 
 PAGE = Path(__file__).parents[3] / "docs" / "operator.md"
@@ -65,6 +66,19 @@ def make_consumer(job: InMemoryJob) -> None:
            "committed_at": instant(START_AT + 50_000)}  # fmt: skip
     rows = pa.Table.from_pylist([row], schema=CONSUMER_OFFSETS)
     write_deltalake(job.lake.table_path("consumer_offsets"), rows)
+
+    attempts = [
+        {"attempted_at": instant(START_AT + at), "reason": "JSONDecodeError: Expecting value"}
+        for at in (40_000, 50_000)
+    ]
+    place = {"topic": "orders", "queue_id": 0, "queue_offset": 0, "generation": 1}
+    refused = [
+        {"consumer_group": "points", "state": "dead", "retries": 2, "attempts": attempts},
+        {"consumer_group": "mails", "state": "waiting", "retries": 1, "attempts": attempts[:1]},
+    ]
+    times = {"due_at": instant(START_AT + 90_000), "committed_at": instant(START_AT + 50_000)}
+    rows = pa.Table.from_pylist([place | times | row for row in refused], schema=_retries.SCHEMA)
+    write_deltalake(job.lake.table_path("consumer_retries"), rows)
 
 
 def run(words: str) -> str:
