@@ -83,6 +83,8 @@ def overview(request: Request) -> Response:
         unknown=unknown_problems(facts),
         why_unknown=report.why_unknown(facts),
         fact_lines=_group_facts(facts),
+        publishers=report.publisher_rows(facts),
+        publisher_columns=report.PUBLISHER_COLUMNS,
         chosen=since,
         spans=list(_SPANS),
         history=history,

@@ -16,6 +16,8 @@ _WRITE: Final = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMul
 ALL_TABLES: Final = ("",)
 # The tables that the SDK's consumer opens; it makes and writes `consumer_offsets` alone.
 _DELIVERED: Final = ("lake", "epochs", "catalog", "topics")
+# The tables that `txlake publish` reads: of halves and schedule records when they were stored.
+_PUBLISHED: Final = ("lake", "epochs", "catalog", "topics", "half", "schedule")
 # role -> (tables, actions on their files)
 _RIGHTS: Final = {
     "producer": (),
@@ -23,6 +25,7 @@ _RIGHTS: Final = {
     "operator": ((ALL_TABLES, _READ),),
     "consumer": ((_DELIVERED, _READ), (("consumer_offsets",), _WRITE)),
     "metrics": ((ALL_TABLES, _READ),),
+    "publisher": ((_PUBLISHED, _READ),),
 }
 
 
