@@ -110,8 +110,8 @@ class Drawing:
 
 
 def whole() -> str:
-    """Returns the picture of the whole: a producer, Kafka, the job, the lake, its readers."""
-    drawing = Drawing(980, 400, "A half message on its way from a producer to a consumer")
+    """Returns the picture of the whole: a producer, Kafka, the job, the lake, both ways out."""
+    drawing = Drawing(980, 475, "A half message on its way from a producer to a consumer")
     drawing.box(Point(20, 60), 170, 130, ["producer", "an application", "with a listener"], BLUE)
     drawing.box(Point(20, 260), 170, 60, ["its own database", "orders"], BLUE)
     topics = (
@@ -158,6 +158,15 @@ def whole() -> str:
     drawing.text(Point(120, 348), "asked only when no end came", size=11)
     drawing.arrow(Point(975, 215), Point(975, 363), Point(961, 363))
     drawing.line(Point(960, 215), Point(975, 215), INK)
+    # The second way out.
+    drawing.box(Point(570, 410), 140, 50, ["publisher", "txlake publish"], GREEN)
+    drawing.box(Point(300, 410), 190, 50, ["Kafka topics", "orders, payments ..."], ORANGE)
+    drawing.box(Point(20, 410), 170, 50, ["any Kafka consumer", "each message once"], BLUE)
+    drawing.arrow(Point(975, 363), Point(975, 435), Point(711, 435))
+    drawing.text(Point(720, 427), "committed epochs", size=11)
+    drawing.arrow(Point(570, 435), Point(491, 435))
+    drawing.arrow(Point(300, 435), Point(191, 435))
+    drawing.text(Point(194, 427), "read_committed", size=11)
     return drawing.svg()
 
 

@@ -61,7 +61,14 @@ def print_acls(
 
     Nothing is reached or written.
     """
-    from pipelines.kafka_client.acls import PRODUCER, ROLES, acls, command_of, quota_command
+    from pipelines.kafka_client.acls import (
+        PRODUCER,
+        PUBLISHER,
+        ROLES,
+        acls,
+        command_of,
+        quota_command,
+    )
     from storage.files.s3_policy import s3_policy
     from txlake.protocol import GROUP_PATTERN, matches
 
@@ -91,7 +98,8 @@ def print_acls(
         return
 
     principal_by_name = _principals(principals, (*chosen, *groups))
-    rights = acls(settings.kafka, settings.lake.place().path, chosen, groups)
+    publishers = settings.publish.values()
+    rights = acls(settings.kafka, settings.lake.place().path, chosen, groups, publishers)
     rows = [
         {**asdict(right), "principal": _principal(right, principal_by_name)} for right in rights
     ]
@@ -110,13 +118,16 @@ def print_acls(
             needed = "it reads the lake alone, and needs no right in Kafka"
             if role == PRODUCER:
                 needed = "name each producer group: --group NAME"
+            elif role == PUBLISHER:
+                needed = "the settings have no [publish.NAME]"
             print_line(f"# {role}: {needed}")
         for right, row in rights_of_role:
             name = f"{right.name}*" if right.is_prefix else right.name
             text = command_of(right, row["principal"], servers)
             if output != "commands":
+                kind = right.kind.replace("_", " ")
                 operations = ", ".join(right.operations)
-                text = f"{row['principal']}  {right.kind} {name}  {operations}  ({right.why})"
+                text = f"{row['principal']}  {kind} {name}  {operations}  ({right.why})"
             print_line(text)
 
         if producer_bytes:

@@ -19,7 +19,7 @@ from pipelines.cli.options import (
     stack_options,
 )
 from pipelines.cli.write_options import actor_and_reason
-from pipelines.output import print_line
+from pipelines.output import now_ms, print_line
 
 if TYPE_CHECKING:
     from pipelines.publish.operate import Change, Operator
@@ -109,6 +109,7 @@ def status(conf: str, name: str | None, output: str) -> None:
 
     settings = settings_of(conf)
     names = None if name is None else [publisher_of(settings, name).name]
+    now = now_ms()
 
     rows = [
         {
@@ -117,7 +118,7 @@ def status(conf: str, name: str | None, output: str) -> None:
             "destination": topic.destination,
             "published": None if topic.published is None else sum(topic.published),
             "lag": topic.lag,
-            "lag_ms": publisher.lag_ms if topic.lag else 0,
+            "lag_ms": publisher.lag_ms(now) if topic.lag else 0,
             "active": publisher.active,
             "stopped": None if publisher.stop is None else publisher.stop.reason,
         }
@@ -126,43 +127,6 @@ def status(conf: str, name: str | None, output: str) -> None:
     ]
 
     print_list(_STATUS_COLUMNS, rows, len(rows), output, "no publishers or topics yet")
-
-
-@publish.command()
-@conf_option
-@_name_option
-@click.option(
-    "--from-offset",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="From this queue offset on, in each queue.",
-)
-@rows_option
-def verify(conf: str, name: str | None, from_offset: int, output: str) -> None:
-    """Compare what is published with the tables: count, order, key, value and headers.
-
-    What Kafka's retention has deleted is left out. Exits with 1 where they differ.
-    """
-    from dataclasses import asdict
-
-    from pipelines.errors import OperatorError
-    from pipelines.publish.process import publisher_of
-    from pipelines.publish.verification import verify_published
-
-    settings = settings_of(conf)
-    publisher = publisher_of(settings, name)
-
-    rows = [asdict(queue) for queue in verify_published(settings, publisher, from_offset)]
-    columns = ("topic", "queue_id", "first", "count", "problem")
-    print_list(columns, rows, len(rows), output, "nothing was published yet")
-
-    wrong = [row for row in rows if row["problem"]]
-    if wrong:
-        raise OperatorError(
-            f"queues that differ: {len(wrong)} of {len(rows)}: topic {wrong[0]['topic']} queue "
-            f"{wrong[0]['queue_id']}: {wrong[0]['problem']}"
-        )
 
 
 _change_options = stack_options(

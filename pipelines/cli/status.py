@@ -114,7 +114,12 @@ def facts_of(
 
     from pipelines.errors import JobError, NotAnsweredYetError
 
-    facts = Facts(of_lake, retention_ms=settings.lake.retention_ms, limits=settings.health)
+    facts = Facts(
+        of_lake,
+        publishers=None if settings.publish else (),
+        retention_ms=settings.lake.retention_ms,
+        limits=settings.health,
+    )
 
     try:
         kafka = ask(functools.partial(_kafka_facts, settings, of_lake))
@@ -128,12 +133,14 @@ def facts_of(
 def _kafka_facts(settings: Settings, lake: LakeFacts) -> KafkaFacts:
     """Queries Kafka: why a start is refused, how far behind the job is, drivers, check topics.
 
-    Errors: KafkaAwayError; StartError as `DriverGroup.describe`.
+    Publishers, too, whose destination can be another Kafka: one that is away is a fact.
+    Errors: KafkaAwayError; StartError as `DriverGroup.describe`; LakeError.
     """
     from pipelines.errors import LostInputError
     from pipelines.health.facts import Drivers, KafkaFacts
     from pipelines.health.kafka import groups_without_topic, start_trouble, topic_lags
     from pipelines.job.election import DriverGroup
+    from pipelines.publish.status import find_publishers
 
     trouble = start_trouble(settings, lake.plan)
     try:
@@ -149,4 +156,5 @@ def _kafka_facts(settings: Settings, lake: LakeFacts) -> KafkaFacts:
         lags=behind,
         drivers=Drivers(drivers.active, drivers.others),
         groups_without_topic=groups_without_topic(settings, waiting),
+        publishers=find_publishers(settings),
     )

@@ -17,6 +17,7 @@ from pipelines.cli.options import (
     open_lake,
     output_option,
     print_list,
+    settings_of,
 )
 from pipelines.cli.write_options import WriteOptions, write_options
 from pipelines.errors import OperatorError
@@ -26,6 +27,7 @@ from txlake.protocol import COMMIT, ROLLBACK, RecordTarget
 if TYPE_CHECKING:
     from pipelines.explain.rows import Row
     from pipelines.explain.target import ExplainTarget
+    from pipelines.settings import Settings
     from storage.lake.lake import Lake
 
 _HOUR_MS = 3_600_000
@@ -109,29 +111,39 @@ def explain(
     TARGET is a transaction id, <queue>-<offset> or half:<queue>-<offset> of a half,
     schedule:<queue>-<offset>, or undeliverable:<offset> of a message that could not be delivered.
     Where several transactions have the KEYS they are listed; for programs always.
+
+    With --conf publishers' Kafka is asked, too: where and when a message was published.
     """
     if (target is None) == (keys is None):
         raise click.UsageError("name one: a transaction id, <queue>-<offset>, or --keys KEY")
 
     lake = open_lake(lake_path, conf)
+    settings = None if conf is None else settings_of(conf)
     if keys is None:
-        _show_target(lake, _target(str(target)), limit, output, str(target))
+        _show_target(lake, settings, _target(str(target)), limit, output, str(target))
     else:
-        _show_keys(lake, keys, limit, output)
+        _show_keys(lake, settings, keys, limit, output)
 
 
 def _show_target(
-    lake: Lake, target: ExplainTarget, limit: int, output: str, target_text: str
+    lake: Lake,
+    settings: Settings | None,
+    target: ExplainTarget,
+    limit: int,
+    output: str,
+    target_text: str,
 ) -> None:
     """Prints the story of each unit of a target. Errors: OperatorError if there is none."""
     from pipelines.explain.fetch import find
-    from pipelines.explain.report import nothing_found, reports
+    from pipelines.explain.report import nothing_found, reports, with_publications
     from pipelines.explain.show import show, to_json
 
     rows = find(lake, target)
     shown, more = reports(rows, now_ms(), limit)
     if not shown:
         raise OperatorError(nothing_found(rows, target, lake.path))
+    if settings is not None and settings.publish:
+        shown = [with_publications(report, settings) for report in shown]
 
     if output == "json":
         print_json(
@@ -154,7 +166,7 @@ def _show_target(
         click.echo(f"\n{more} more: --limit shows more, <queue>-<offset> names one half")
 
 
-def _show_keys(lake: Lake, keys: str, limit: int, output: str) -> None:
+def _show_keys(lake: Lake, settings: Settings | None, keys: str, limit: int, output: str) -> None:
     """Prints the story of the one unit with these keys, or lists the messages of several units.
 
     Programs always get the list. Errors: OperatorError if there is none.
@@ -170,7 +182,7 @@ def _show_keys(lake: Lake, keys: str, limit: int, output: str) -> None:
     if only is None or output == "json":
         _list_messages(rows, limit, output)
     else:
-        _show_target(lake, only, limit, output, str(only))
+        _show_target(lake, settings, only, limit, output, str(only))
 
 
 def _list_messages(rows: Sequence[Row], limit: int, output: str) -> None:

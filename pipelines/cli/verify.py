@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipelines.cli.options import lake_options, location_from_options, output_option
+from pipelines.cli.options import (
+    lake_options,
+    location_from_options,
+    output_option,
+    print_list,
+    refuse_if,
+    settings_of,
+)
+from pipelines.output import TABLE
 from storage.verify.invariant import EPOCH_MAX, NAMED_MAX
 from txlake._counted import counted
 
@@ -47,18 +56,50 @@ epochs_option = click.option(
     type=click.IntRange(10),
     help="How much memory it can take.  [default: a quarter of the machine's]",
 )
+@click.option(
+    "--published",
+    is_flag=True,
+    help="Compare what publishers have written to Kafka with the tables instead.",
+)
+@click.option("--name", help="With --published: only this publisher.")
+@click.option(
+    "--from-offset",
+    type=click.IntRange(0),
+    help="With --published: from this queue offset on, in each queue.  [default: 0]",
+)
 @output_option
 def verify(
     lake_path: str | None,
     conf: str | None,
     epochs: tuple[int, int],
     memory_mb: int | None,
+    published: bool,
+    name: str | None,
+    from_offset: int | None,
     output: str,
 ) -> None:
-    """Check the invariants of a lake.
+    """Check the invariants of a lake; or, with --published, what is published from it.
 
-    Exits with 3 when one is violated.
+    Exits with 3 when one is violated. --published compares count, order, keys, values and headers
+    of each queue; what Kafka's retention has deleted is left out.
     """
+    refuse_if(
+        {
+            "--name and --from-offset are about --published": not published
+            and (name is not None or from_offset is not None),
+            "--published needs --conf, and goes without --lake, --epochs and --memory-mb": published
+            and (
+                conf is None
+                or lake_path is not None
+                or epochs != (1, EPOCH_MAX)
+                or memory_mb is not None
+            ),
+        }
+    )
+    if published:
+        _verify_published(str(conf), name, from_offset or 0, output)
+        return
+
     from storage.lake.lake import Lake
     from storage.verify.run import verify as verify_lake
 
@@ -70,6 +111,37 @@ def verify(
 
     if not report.is_sound:
         raise click.exceptions.Exit(VIOLATED)
+
+
+def _verify_published(conf: str, name: str | None, from_offset: int, output: str) -> None:
+    """Compares what publishers have written with the tables; exits with 3 where they differ."""
+    from pipelines.publish.process import publisher_of
+    from pipelines.publish.verification import verify_published
+
+    settings = settings_of(conf)
+    publishers = list(settings.publish.values())
+    if name is not None or not publishers:
+        publishers = [publisher_of(settings, name)]
+
+    rows = [
+        {"publisher": publisher.name, **asdict(queue)}
+        for publisher in publishers
+        for queue in verify_published(settings, publisher, from_offset)
+    ]
+    columns = ("publisher", "topic", "queue_id", "first", "count", "problem")
+    table_form = TABLE if output == "text" else output
+    print_list(columns, rows, len(rows), table_form, "nothing was published yet")
+
+    wrong = [row for row in rows if row["problem"]]
+    if not wrong:
+        return
+    first = wrong[0]
+    click.echo(
+        f"Error: queues that differ: {len(wrong)} of {len(rows)}: topic {first['topic']} queue "
+        f"{first['queue_id']}: {first['problem']}",
+        err=True,
+    )
+    raise click.exceptions.Exit(VIOLATED)
 
 
 def as_json(report: Report) -> dict[str, Any]:

@@ -33,6 +33,10 @@ _STAGES: Final = {
     "lag": "job",
     "consumer_gone": "consumers",
     "consumer_lag": "consumers",
+    "publisher_stopped": "publishers",
+    "publisher_gone": "publishers",
+    "publisher_lag": "publishers",
+    "publisher_unknown": "publishers",
 }
 
 
@@ -78,6 +82,8 @@ def overview(request: Request) -> Response:
         unknown=unknown_problems(facts),
         why_unknown=report.why_unknown(facts),
         fact_lines=_group_facts(facts),
+        publishers=report.publisher_rows(facts),
+        publisher_columns=report.PUBLISHER_COLUMNS,
         stages=_stages(facts, history),
         chosen=since,
         spans=[(name, url("/", since=name)) for name in _SPANS],
@@ -118,6 +124,7 @@ def _began_at(lake: Lake, facts: Facts) -> Mapping[str, int]:
         "consumer_gone": gone,
         "consumer_lag": unread,
         "no_epoch": [state.epoch_at],
+        "publisher_stopped": [row["stopped_at"] for row in report.publisher_rows(facts)],
         "lag": [None if facts.lag_ms is None else state.now_ms - facts.lag_ms],
     }
     known = {name: [at for at in instants if at is not None] for name, instants in began.items()}
@@ -125,14 +132,17 @@ def _began_at(lake: Lake, facts: Facts) -> Mapping[str, int]:
 
 
 def _stages(facts: Facts, history: History) -> list[Stage]:
-    """Returns the stages from Kafka to the consumers."""
+    """Returns the stages from Kafka to the consumers; publishers only where there are some."""
     wrong = {_STAGES.get(problem.name, "lake") for problem in problems(facts)}
-    return [
+    stages = [
         _kafka(facts, "kafka" in wrong),
         _job(facts, history, "job" in wrong),
         _lake(facts, history, "lake" in wrong),
         _consumers(facts, "consumers" in wrong),
     ]
+    if facts.publishers:
+        stages.append(_publishers(facts, "publishers" in wrong))
+    return stages
 
 
 def _look(is_wrong: bool, is_known: bool = True) -> tuple[str, str]:
@@ -192,6 +202,21 @@ def _consumers(facts: Facts, is_wrong: bool) -> Stage:
     return Stage(
         "Consumers", "/consumers", look, words, f"{counted(messages, 'message')} unread", rate, more
     )
+
+
+def _publishers(facts: Facts, is_wrong: bool) -> Stage:
+    rows = report.publisher_rows(facts)
+    lags = [row["lag"] for row in rows]
+    look, words = _look(is_wrong, None not in lags)
+
+    lag = "not known"
+    if None not in lags:
+        lag = f"{counted(sum(lags), 'message')} to publish"
+    oldest = [row["oldest_at"] for row in rows if row["oldest_at"] is not None]
+    rate = f"the oldest {ago(min(oldest), facts.lake.now_ms)}" if oldest else ""
+
+    active = sum(bool(row["active"]) for row in rows)
+    return Stage("Publishers", "/", look, words, lag, rate, f"{active} of {len(rows)} active")
 
 
 def _rate(count: int, history: History, noun: str, plural: str = "") -> str:

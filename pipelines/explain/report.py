@@ -1,12 +1,13 @@
 """A unit's report: its status, the rule, the places of its messages, the reasons for waiting.
 
-Pure functions from a unit to plain values; `show` prints them.
+Pure functions from a unit to plain values, but for `with_publications`; `show` prints them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from checker.frames import COMMITTED, DISCARDED, ROLLED_BACK, UNREADABLE
 from pipelines.epoch.parameters import plan_parameters
@@ -27,6 +28,10 @@ from txlake.protocol import (
     UndeliverableTarget,
     command_target,
 )
+
+if TYPE_CHECKING:
+    from pipelines.publish.locate import Publication
+    from pipelines.settings import Settings
 
 PENDING = "PENDING"
 _NOT_DELIVERED = {"undeliverable": "UNDELIVERABLE", "cancelled": "CANCELLED"}
@@ -59,13 +64,17 @@ class Reader:
 
 @dataclass(frozen=True)
 class MessageReport:
-    """One message: its end, its place, its readers, and why it is not delivered yet."""
+    """One message: its end, its place, its readers, and why it is not delivered yet.
+
+    `publications`: what publishers have made of it; None if Kafka was not asked.
+    """
 
     row: Row
     end: Row | None
     place: Place | None
     waits: tuple[Reason, ...]
     readers: tuple[Reader, ...] = ()
+    publications: tuple[Publication, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -115,6 +124,25 @@ def reports(rows: LakeRows, now_ms: int, limit: int | None = None) -> tuple[list
     units = units_of(rows)
     shown = units[:limit]
     return [_report(unit, now_ms) for unit in shown], len(units) - len(shown)
+
+
+def with_publications(report: Report, settings: Settings) -> Report:
+    """Returns a report that says where its delivered messages are published, by asking Kafka.
+
+    Errors: LakeError.
+    """
+    messages = tuple(
+        message if message.place is None else _with_publications(message, message.place, settings)
+        for message in report.messages
+    )
+    return replace(report, messages=messages)
+
+
+def _with_publications(message: MessageReport, place: Place, settings: Settings) -> MessageReport:
+    from pipelines.publish.locate import find_publications
+
+    publications = find_publications(settings, place.topic, place.queue_id, place.queue_offset)
+    return replace(message, publications=tuple(publications))
 
 
 def _report(unit: Unit, now_ms: int) -> Report:

@@ -55,6 +55,8 @@ def _message_lines(report: Report, message: MessageReport) -> Iterator[str]:
             f"{DELETED if place.is_deleted else ''}"
         )
         yield f"    {_readers_text(message)}"
+        for publication in message.publications or ():
+            yield f"    {publication.text}"
         return
 
     end = message.end
@@ -132,6 +134,12 @@ def _message_json(message: MessageReport) -> dict[str, Any]:
         "cause": None if end is None else end["cause"],
         "delivered": None if place is None else vars(place),
         "consumer_groups": [vars(reader) for reader in message.readers],
+        "published": None
+        if message.publications is None
+        else [
+            {name: _json_value(name, value) for name, value in vars(publication).items()}
+            for publication in message.publications
+        ],
         "waits": [_wait_json(wait) for wait in message.waits],
     }
 
@@ -162,4 +170,5 @@ def _wait_json(wait: Reason) -> dict[str, Any]:
 
 
 def _json_value(name: str, value: Any) -> Any:
-    return instant(value) if name.endswith("_at") and isinstance(value, int) else value
+    is_instant = name == "at" or name.endswith("_at")
+    return instant(value) if is_instant and isinstance(value, int) else value

@@ -6,13 +6,16 @@ below). The problems' names stand in `problems.py`. Units: ms.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pipelines.health.facts import HOUR_MS, Facts
 from pipelines.health.groups import NEWEST_CHECKS
 from pipelines.output import instant, span
 from txlake._counted import counted
 from txlake.protocol import colliding_topic
+
+if TYPE_CHECKING:
+    from pipelines.publish.status import PublisherStatus
 
 NO_EPOCH_MS: Final = HOUR_MS
 LAG_MS: Final = 300_000
@@ -150,6 +153,60 @@ def consumer_lag(facts: Facts) -> list[str]:
         for row in facts.lake.unread
         if not row["is_gone"] and row["oldest_at"] is not None and row["oldest_at"] <= latest_at
     ]
+
+
+def publisher_stopped(facts: Facts) -> list[str]:
+    """A publisher has stopped for a reason that waiting does not mend."""
+    return [
+        f"publisher {publisher.publisher} has stopped: {publisher.stop.reason}"
+        for publisher in facts.publishers or ()
+        if publisher.stop is not None
+    ]
+
+
+def publisher_gone(facts: Facts) -> list[str]:
+    """No process of a publisher runs, and a message has waited for `publisher_gone_ms`."""
+    return [
+        f"publisher {publisher.publisher} has no process, and its oldest message was committed "
+        f"{_how_long_ago(facts, publisher)}: messages not published: {publisher.lag}"
+        for publisher in facts.publishers or ()
+        if publisher.active is None
+        and publisher.stop is None
+        and publisher.trouble is None
+        and _is_behind(facts, publisher, facts.limits.publisher_gone_ms)
+    ]
+
+
+def publisher_lag(facts: Facts) -> list[str]:
+    """A publisher runs, and a message has waited for `publisher_lag_ms`."""
+    return [
+        f"publisher {publisher.publisher} is behind: its oldest message was committed "
+        f"{_how_long_ago(facts, publisher)}: messages not published: {publisher.lag}"
+        for publisher in facts.publishers or ()
+        if publisher.active is not None
+        and publisher.stop is None
+        and _is_behind(facts, publisher, facts.limits.publisher_lag_ms)
+    ]
+
+
+def publisher_unknown(facts: Facts) -> list[str]:
+    """The Kafka that a publisher writes to does not tell how far it is."""
+    return [
+        f"nobody knows how far publisher {publisher.publisher} is: {publisher.trouble}"
+        for publisher in facts.publishers or ()
+        if publisher.trouble is not None
+    ]
+
+
+def _is_behind(facts: Facts, publisher: PublisherStatus, limit_ms: int) -> bool:
+    """Returns whether a message has waited for so long, or longer than the lake tells."""
+    lag_ms = publisher.lag_ms(facts.lake.now_ms)
+    return bool(publisher.lag) and (lag_ms is None or lag_ms >= limit_ms)
+
+
+def _how_long_ago(facts: Facts, publisher: PublisherStatus) -> str:
+    lag_ms = publisher.lag_ms(facts.lake.now_ms)
+    return "longer ago than the lake tells" if lag_ms is None else f"{span(lag_ms)} ago"
 
 
 def floor_near(facts: Facts) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +26,9 @@ from storage.lake.epochs import COMMITTED, PLANNED, Plan, parse_plan
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_rows
 from storage.rows import instant, milliseconds
+
+if TYPE_CHECKING:
+    from pipelines.publish.status import PublisherStatus
 
 HOUR_MS: Final = 3_600_000
 _EPOCHS = 100  # the newest epochs, of which `steps` tells the times
@@ -74,6 +77,7 @@ class KafkaFacts:
     lags: Sequence[TopicLag] | None
     drivers: Drivers
     groups_without_topic: Sequence[str]
+    publishers: Sequence[PublisherStatus]
 
 
 @dataclass(frozen=True)
@@ -128,11 +132,11 @@ class Facts:
     """All that is known: of the lake, of Kafka, of the settings. Units: ms.
 
     `lags`, `drivers`, `groups_without_topic`: None if Kafka was not queried, or did not answer;
-    `kafka_trouble` says why it did not. `is_kafka_away`: Kafka is known not to answer.
-    `start_trouble`: why a start is refused, as Kafka's topics are now. `groups_without_topic`:
-    those of the lake that have halves pending and no check topic. `retention_ms`: the settings'
-    [lake] retention_ms; None without settings. `limits`: the settings' [health]; their defaults
-    without settings.
+    `kafka_trouble` says why it did not. `publishers`: likewise; empty if the settings have none.
+    `is_kafka_away`: Kafka is known not to answer. `start_trouble`: why a start is refused, as
+    Kafka's topics are now. `groups_without_topic`: those of the lake that have halves pending and
+    no check topic. `retention_ms`: the settings' [lake] retention_ms; None without settings.
+    `limits`: the settings' [health]; their defaults without settings.
     """
 
     lake: LakeFacts
@@ -142,6 +146,7 @@ class Facts:
     is_kafka_away: bool = False
     start_trouble: str | None = None
     groups_without_topic: Sequence[str] | None = None
+    publishers: Sequence[PublisherStatus] | None = None
     retention_ms: int | None = None
     limits: HealthSettings = field(default_factory=HealthSettings)
 

@@ -58,9 +58,9 @@ class Rule:
     """One problem.
 
     `condition` and `limit`: in words; `find` returns a sentence for each thing that is wrong now.
-    `command`: the one that helps; `page`: of the console. `needs_kafka`, `needs_settings`: without
-    them the problem's state is not known. `setting`: the key of [health] with the limit, if there
-    is one: `txlake_problem_limit` serves it for the alert.
+    `command`: the one that helps; `page`: of the console. `needs_kafka`, `needs_settings`,
+    `needs_publishers`: without them the problem's state is not known. `setting`: the key of
+    [health] with the limit, if there is one: `txlake_problem_limit` serves it for the alert.
     """
 
     name: str
@@ -72,6 +72,7 @@ class Rule:
     page: str = "/"
     needs_kafka: bool = False
     needs_settings: bool = False
+    needs_publishers: bool = False
     setting: str = ""
 
 
@@ -79,12 +80,18 @@ def _setting_text(setting: str) -> str:
     return f"[health] {setting}, {span(getattr(HealthSettings(), setting))}"
 
 
-def _is_beyond_setting(metric: str, problem: str) -> str:
-    """Returns PromQL: a metric of consumer groups is beyond the limit that the job serves."""
+def _is_beyond_setting(metric: str, problem: str, label: str = "consumer_group") -> str:
+    """Returns PromQL: a metric with a label is beyond the limit that the job serves."""
     return (
-        f"{metric} > ignoring(problem, consumer_group) group_left "
+        f"{metric} > ignoring(problem, {label}) group_left "
         f'txlake_problem_limit{{problem="{problem}"}}'
     )
+
+
+def _is_behind_and(problem: str, condition: str) -> str:
+    """Returns PromQL: a publisher is behind beyond a limit, has not stopped, and a condition."""
+    behind = _is_beyond_setting("txlake_publisher_lag_seconds", problem, "publisher")
+    return f"{behind} and {condition} unless ignoring(cause) txlake_publisher_stopped"
 
 
 RULES: Final = (
@@ -241,6 +248,67 @@ RULES: Final = (
         setting="consumer_lag_ms",
     ),
     Rule(
+        name="publisher_stopped",
+        condition="a publisher has stopped, and waiting does not help",
+        limit="at once",
+        find=conditions.publisher_stopped,
+        command="txlake publish status --conf FILE; then what the reason names, as txlake publish "
+        "skip or adopt",
+        alert=Alert(
+            CRITICAL,
+            "txlake_publisher_stopped == 1",
+            "{{ $labels.instance }}: publisher {{ $labels.publisher }} has stopped: "
+            "{{ $labels.cause }}",
+        ),
+        needs_publishers=True,
+    ),
+    Rule(
+        name="publisher_gone",
+        condition="no process of a publisher runs, and messages wait for it",
+        limit=_setting_text("publisher_gone_ms"),
+        find=conditions.publisher_gone,
+        command="txlake publish --conf FILE; its log says why it has ended",
+        alert=Alert(
+            CRITICAL,
+            _is_behind_and("publisher_gone", "txlake_publisher_active == 0"),
+            "{{ $labels.instance }}: publisher {{ $labels.publisher }} has no process, and a "
+            "message has waited for {{ $value | humanizeDuration }}",
+        ),
+        needs_publishers=True,
+        setting="publisher_gone_ms",
+    ),
+    Rule(
+        name="publisher_lag",
+        condition="the oldest message that a running publisher has not published was committed "
+        "long ago",
+        limit=_setting_text("publisher_lag_ms"),
+        find=conditions.publisher_lag,
+        command="txlake publish status --conf FILE; can it keep up? Share the topics among several",
+        alert=Alert(
+            WARNING,
+            _is_behind_and("publisher_lag", "txlake_publisher_active == 1"),
+            "{{ $labels.instance }}: publisher {{ $labels.publisher }} is "
+            "{{ $value | humanizeDuration }} behind",
+            "1m",
+        ),
+        needs_publishers=True,
+        setting="publisher_lag_ms",
+    ),
+    Rule(
+        name="publisher_unknown",
+        condition="the Kafka that a publisher writes to does not answer, or does not let us in",
+        limit="at once",
+        find=conditions.publisher_unknown,
+        command="txlake publish status --conf FILE; is that Kafka running?",
+        alert=Alert(
+            WARNING,
+            "txlake_publisher_known == 0",
+            "{{ $labels.instance }}: nobody knows how far publisher {{ $labels.publisher }} is",
+            "2m",
+        ),
+        needs_publishers=True,
+    ),
+    Rule(
         name="floor_near",
         condition="the floor is about to pass a half that is given up, which nothing ends then",
         limit=f"{FLOOR_NEAR:.0%} of [lake] retention_ms",
@@ -287,10 +355,15 @@ def unknown_problems(facts: Facts) -> list[str]:
     present = {problem.name for problem in problems(facts)}
     has_no_kafka = facts.lags is None
     has_no_settings = facts.retention_ms is None
+    has_no_publishers = facts.publishers is None
 
     return [
         rule.name
         for rule in RULES
         if rule.name not in present
-        and ((rule.needs_kafka and has_no_kafka) or (rule.needs_settings and has_no_settings))
+        and (
+            (rule.needs_kafka and has_no_kafka)
+            or (rule.needs_settings and has_no_settings)
+            or (rule.needs_publishers and has_no_publishers)
+        )
     ]

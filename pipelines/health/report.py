@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pipelines.health.facts import Facts, LakeFacts
 from pipelines.health.problems import problems, unknown_problems
 from pipelines.output import ago, printable, size, span, to_machine
 from txlake._counted import counted
 
+if TYPE_CHECKING:
+    from pipelines.publish.status import PublisherStatus
+
+PUBLISHER_COLUMNS: Final = (
+    "publisher",
+    "lag",
+    "oldest_at",
+    "active",
+    "standby",
+    "stopped_at",
+    "cause",
+    "reason",
+)
 _NAME = 15
 _GROUPS: Final = 5
 _STEPS: Final = 4
@@ -91,6 +104,9 @@ def status_lines(facts: Facts) -> Iterator[tuple[str, str]]:
         text += f", the next {ago(lake.next_delayed_at, lake.now_ms)}"
     yield "delayed", text
 
+    for number, publisher in enumerate(facts.publishers or ()):
+        yield ("publishers" if number == 0 else ""), _publisher(publisher, lake.now_ms)
+
     times = [
         f"{step['step']} {step['p50_ms']} / {step['p99_ms']} ms" for step in lake.steps[:_STEPS]
     ]
@@ -114,6 +130,34 @@ def _job(facts: Facts, lake: LakeFacts) -> str:
     if facts.drivers is None:
         return text if lake.owner is None else f"{text} by {lake.owner}"
     return f"{text}; active: {facts.drivers.active or 'none'}"
+
+
+def _publisher(publisher: PublisherStatus, now_ms: int) -> str:
+    if publisher.trouble is not None:
+        return f"{publisher.publisher}: {_NOT_KNOWN}"
+
+    text = f"{publisher.publisher}: {_since(publisher.lag, publisher.oldest_at, now_ms)}"
+    text += f"; active: {publisher.active or 'none'}"
+    if publisher.standbys:
+        text += f"; standby: {', '.join(publisher.standbys)}"
+    return text if publisher.stop is None else f"{text}; stopped"
+
+
+def publisher_rows(facts: Facts) -> list[dict[str, Any]]:
+    """Returns the publishers as rows. Output: PUBLISHER_COLUMNS; instants in ms."""
+    return [
+        {
+            "publisher": publisher.publisher,
+            "lag": None if publisher.trouble else publisher.lag,
+            "oldest_at": publisher.oldest_at,
+            "active": publisher.active,
+            "standby": list(publisher.standbys),
+            "stopped_at": None if publisher.stop is None else publisher.stop.at,
+            "cause": None if publisher.stop is None else publisher.stop.cause,
+            "reason": publisher.trouble if publisher.stop is None else publisher.stop.reason,
+        }
+        for publisher in facts.publishers or ()
+    ]
 
 
 def _lag(lag: Any, now_ms: int) -> str:
@@ -143,6 +187,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
         "behind_ms": facts.lag_ms,
         "drivers": None if facts.drivers is None else asdict(facts.drivers),
         "groups_without_topic": facts.groups_without_topic,
+        "publishers": None if facts.publishers is None else _plain("", publisher_rows(facts)),
         "kafka_trouble": facts.kafka_trouble,
     }
 

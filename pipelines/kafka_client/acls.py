@@ -17,15 +17,20 @@ from confluent_kafka import KafkaError, TopicCollection
 
 from pipelines.errors import KafkaRefusedError
 from pipelines.kafka_client.connection import REQUEST_TIMEOUT_S, Cluster, error_code
-from pipelines.settings import KafkaSettings
+from pipelines.settings import KafkaSettings, PublisherSettings
+from pipelines.settings.publish import TOPIC_PLACE
 from txlake import protocol as p
 
 PRODUCER, JOB, OPERATOR, CONSUMER, METRICS = "producer", "job", "operator", "consumer", "metrics"
-ROLES: Final = (PRODUCER, JOB, OPERATOR, CONSUMER, METRICS)
-TOPIC, GROUP = "topic", "group"
+PUBLISHER = "publisher"
+ROLES: Final = (PRODUCER, JOB, OPERATOR, CONSUMER, METRICS, PUBLISHER)
+TOPIC, GROUP, TRANSACTIONAL_ID = "topic", "group", "transactional_id"
+PUBLISHER_IDS: Final = "txlake-publish-"  # begins a publisher's group and its transactional id
 # Resources of the table below, by their names in the settings.
 _HALF, _OP, _SCHEDULE, _ADMIN = "half_topic", "op_topic", "schedule_topic", "admin_topic"
 _CHECKS, _OWN_CHECKS, _DRIVERS = "every check topic", "the group's check topic", "the lake's group"
+_DESTINATIONS, _PROGRESS, _IDS = "every destination", "progress_topic", "the publishers' ids"
+_PUBLISHING: Final = (_DESTINATIONS, _PROGRESS, _IDS)
 _ALL: Final = (_HALF, _OP, _SCHEDULE, _ADMIN)
 _DIGEST_CHARACTERS = 16
 
@@ -68,6 +73,36 @@ _RIGHTS: Final = (
     _Rule(OPERATOR, (_DRIVERS,), ("DESCRIBE",), "which driver is active", GROUP),
     _Rule(METRICS, _ALL, ("DESCRIBE",), "`status` and `top`: how far the job is behind"),
     _Rule(METRICS, (_CHECKS,), ("DESCRIBE",), "who listens for checks", GROUP),
+    _Rule(JOB, (_PROGRESS,), ("READ",), "retention waits for publishers"),
+    _Rule(JOB, (_IDS,), ("DESCRIBE",), "its metrics say which publishers run", GROUP),
+    _Rule(
+        OPERATOR,
+        (_DESTINATIONS,),
+        ("READ", "DESCRIBE_CONFIGS", "CREATE"),
+        "`verify --published`; `tx explain`; `publish adopt`",
+    ),
+    _Rule(
+        OPERATOR,
+        (_PROGRESS,),
+        ("READ", "WRITE", "DESCRIBE_CONFIGS", "CREATE"),
+        "`publish skip`, `publish adopt`; `status`",
+    ),
+    _Rule(OPERATOR, (_IDS,), ("DESCRIBE",), "`status`: which publishers run", GROUP),
+    _Rule(OPERATOR, (_IDS,), ("WRITE",), "`publish skip`, `publish adopt`", TRANSACTIONAL_ID),
+    _Rule(
+        PUBLISHER,
+        (_DESTINATIONS,),
+        ("READ", "WRITE", "DESCRIBE_CONFIGS", "CREATE", "ALTER"),
+        "writes messages; reads the last ones; makes topics, and lets them grow",
+    ),
+    _Rule(
+        PUBLISHER,
+        (_PROGRESS,),
+        ("READ", "WRITE", "DESCRIBE_CONFIGS", "CREATE"),
+        "how far it is",
+    ),
+    _Rule(PUBLISHER, (_IDS,), ("READ",), "Kafka elects the active process", GROUP),
+    _Rule(PUBLISHER, (_IDS,), ("WRITE",), "its transactions", TRANSACTIONAL_ID),
 )
 
 
@@ -75,8 +110,9 @@ _RIGHTS: Final = (
 class Right:
     """The operations that a role may do with one resource of Kafka.
 
-    `kind`: topic or group; `is_prefix`: `name` is the prefix of the resources' names; `why`: the
-    purpose. `group`: the producer group, of a producer.
+    `kind`: topic, group or transactional_id; `is_prefix`: `name` is the prefix of the resources'
+    names; `why`: the purpose. `group`: the producer group, of a producer; `servers`: the Kafka, of
+    a publisher's.
     """
 
     role: str
@@ -86,6 +122,7 @@ class Right:
     operations: tuple[str, ...]
     why: str
     group: str = ""
+    servers: str = ""
 
 
 def group_id(lake_path: str, admin_topic: str) -> str:
@@ -95,11 +132,16 @@ def group_id(lake_path: str, admin_topic: str) -> str:
 
 
 def acls(
-    kafka: KafkaSettings, lake_path: str, roles: Iterable[str], groups: Iterable[str] = ()
+    kafka: KafkaSettings,
+    lake_path: str,
+    roles: Iterable[str],
+    groups: Iterable[str] = (),
+    publishers: Iterable[PublisherSettings] = (),
 ) -> list[Right]:
     """Returns the rights of roles, in the table's order.
 
-    Input: `groups`: the producer groups; the role of a producer is each group's own.
+    Input: `groups`: the producer groups; the role of a producer is each group's own. `publishers`:
+    those that roles have to do with.
     """
     checks = kafka.check_topic_prefix
     names = {_CHECKS: checks, _DRIVERS: group_id(lake_path, kafka.admin_topic)}
@@ -110,6 +152,9 @@ def acls(
             own_names = {**names, _OWN_CHECKS: p.check_topic(group, checks)}
             for rule in _RIGHTS:
                 if rule.role != role:
+                    continue
+                if rule.resources[0] in _PUBLISHING:
+                    rights += _publishing_rights(rule, publishers)
                     continue
                 for resource in rule.resources:
                     right = Right(
@@ -126,12 +171,46 @@ def acls(
     return rights
 
 
+def _publishing_rights(rule: _Rule, publishers: Iterable[PublisherSettings]) -> list[Right]:
+    """Returns the rights that a rule gives on what publishers have, each once."""
+    (resource,) = rule.resources
+    rights: dict[Right, None] = {}
+
+    for publisher in publishers:
+        names = {_PROGRESS: [(publisher.progress_topic, False)], _IDS: [(PUBLISHER_IDS, True)]}
+        for name, is_prefix in names.get(resource) or _destinations(publisher):
+            right = Right(
+                rule.role,
+                rule.kind,
+                name,
+                is_prefix,
+                rule.operations,
+                rule.why,
+                servers=publisher.bootstrap_servers,
+            )
+            rights[right] = None
+
+    return list(rights)
+
+
+def _destinations(publisher: PublisherSettings) -> list[tuple[str, bool]]:
+    """Returns the names of the destinations, each with whether it is a prefix.
+
+    Where the settings name no topics, any can come: those of a prefix, or all of them.
+    """
+    if publisher.topics:
+        return [(publisher.destination_of(topic), False) for topic in publisher.topics]
+
+    prefix = publisher.destination.partition(TOPIC_PLACE)[0]
+    return [(prefix, True)] if prefix else [("*", False)]
+
+
 def table_rows() -> list[dict[str, str]]:
     """Returns the table as documents show it: resources by their names in the settings."""
     return [
         {
             "role": rule.role,
-            "resource": f"{rule.kind}: {', '.join(rule.resources)}",
+            "resource": f"{rule.kind.replace('_', ' ')}: {', '.join(rule.resources)}",
             "operations": ", ".join(rule.operations),
             "what for": rule.why,
         }
@@ -146,14 +225,14 @@ def command_of(right: Right, principal: str, servers: str) -> str:
     words = [
         "kafka-acls.sh",
         "--bootstrap-server",
-        servers,
+        right.servers or servers,
         "--command-config",
         "admin.properties",
         "--add",
         "--allow-principal",
         principal,
         *operations,
-        f"--{right.kind}",
+        f"--{right.kind.replace('_', '-')}",
         right.name,
         *pattern,
     ]

@@ -5,12 +5,14 @@ The member that has the one partition of their topic is active, the others stand
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError  # Python 3.10's is its own
 from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from pipelines.errors import StartError
 from pipelines.kafka_client.connection import REQUEST_TIMEOUT_S, Cluster, error_code
@@ -40,8 +42,8 @@ class Members:
 class MemberGroup:
     """A group, described from outside, not by a member.
 
-    librdkafka aborts the process when the broker goes away during the request (an assertion of
-    `rd_kafka_enq_once_del_source_return`); `Member` tells without a request.
+    librdkafka aborts the process when the broker goes away during `describe` (an assertion of
+    `rd_kafka_enq_once_del_source_return`); `Member` tells without a request. The job calls `find`.
     Input: the group's id, and in words the process that it elects.
     """
 
@@ -70,16 +72,60 @@ class MemberGroup:
                 raise StartError(refusal_text(self.id, self._elects, error)) from error
             raise self._cluster.to_error("the members of a group", error) from error
 
+    def find(self) -> Members:
+        """Returns the members, as `describe`, in a process that must not be aborted.
+
+        It asks by librdkafka's older request, which needs all brokers of the cluster.
+        Errors: KafkaAwayError; StartError if Kafka does not let us look.
+        """
+        self._cluster.topics()  # librdkafka asks no broker before it has all of their names
+        # Python would print a line for it; a context that restores the filters is not for threads.
+        warnings.filterwarnings("ignore", r"list_groups\(\) is deprecated", DeprecationWarning)
+        admin = self._cluster.admin
+        try:
+            groups: Any = super(AdminClient, admin).list_groups(self.id, timeout=REQUEST_TIMEOUT_S)
+        except KafkaException as error:
+            raise self._cluster.to_error("the members of a group", error) from error
+
+        for group in groups:
+            if group.error is None:
+                return _members_of(
+                    (member.client_id, _has_partition(member.assignment))
+                    for member in group.members
+                )
+            if group.error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                raise StartError(refusal_text(self.id, self._elects, group.error))
+        return Members()
+
 
 def members_of(description: Any) -> Members:
     """Returns the members in Kafka's description of their group."""
+    return _members_of(
+        (
+            member.client_id,
+            member.assignment is not None and bool(member.assignment.topic_partitions),
+        )
+        for member in description.members
+    )
+
+
+def _members_of(members: Iterable[tuple[Any, bool]]) -> Members:
+    """Returns the members. Input: each one's name, and whether it has the partition."""
     active = None
     others = []
 
-    for member in description.members:
-        if member.assignment is not None and member.assignment.topic_partitions:
-            active = str(member.client_id)
+    for name, has_partition in members:
+        if has_partition:
+            active = str(name)
         else:
-            others.append(str(member.client_id))
+            others.append(str(name))
 
     return Members(active, tuple(sorted(others)))
+
+
+def _has_partition(assignment: bytes | None) -> bool:
+    """Returns whether an assignment, as Kafka's protocol writes it, has a topic.
+
+    Source: ConsumerProtocolAssignment: int16 version, int32 number of topics.
+    """
+    return int.from_bytes((assignment or b"")[2:6], "big") > 0

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pipelines.health.groups import ANSWER_MS, NEWEST_CHECKS
+from pipelines.publish.progress import CAUSES
 
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 LABELS_MAX: Final = 100  # topics, or groups, with a label of their own
@@ -22,7 +23,7 @@ class Metric:
     labels: tuple[str, ...] = ()
 
 
-_TOPIC, _GROUP = ("topic",), ("producer_group",)
+_TOPIC, _GROUP, _PUBLISHER = ("topic",), ("producer_group",), ("publisher",)
 
 METRICS: Final = (
     Metric("rocketmq_half_messages", GAUGE, "Pending halves: neither ended nor given up.", _TOPIC),
@@ -88,6 +89,37 @@ METRICS: Final = (
         "Since when the session of a consumer is over that died, of a group for which messages "
         "wait.",
         ("consumer_group",),
+    ),
+    Metric(
+        "txlake_publisher_waiting_messages",
+        GAUGE,
+        "Messages that are committed and not published.",
+        _PUBLISHER,
+    ),
+    Metric(
+        "txlake_publisher_lag_seconds",
+        GAUGE,
+        "Since when the oldest of them has been committed; 0 if there is none.",
+        _PUBLISHER,
+    ),
+    Metric(
+        "txlake_publisher_active",
+        GAUGE,
+        "1 if a process of the publisher is elected, 0 if none is.",
+        _PUBLISHER,
+    ),
+    Metric(
+        "txlake_publisher_stopped",
+        GAUGE,
+        f"1 if it has stopped; cause: {', '.join(CAUSES[:-1])} or {CAUSES[-1]}; absent if it has "
+        "not.",
+        (*_PUBLISHER, "cause"),
+    ),
+    Metric(
+        "txlake_publisher_known",
+        GAUGE,
+        "1 if the Kafka that it writes to has said how far it is, the last time it was asked.",
+        _PUBLISHER,
     ),
     Metric(
         "txlake_problem_limit",

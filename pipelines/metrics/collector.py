@@ -32,6 +32,7 @@ from pipelines.metrics.epoch_counts import LATENCY_S, EpochCounts, Latency, Pend
 from pipelines.metrics.groups import Groups
 from pipelines.metrics.labels import Labels
 from pipelines.metrics.lag import Lag
+from pipelines.publish.status import PublisherStatus
 from pipelines.settings import Settings
 from storage.lake.epochs import Plan
 from storage.wire.record_kinds import KINDS
@@ -56,7 +57,8 @@ class Collector(Collects):
     Input: `live_gauges` returns more gauges of the process, by name; None for an unknown value.
     `without_topic` returns the producer groups among some that have no check topic. `unread`
     returns the consumer groups with unread messages, rows of
-    `health.consumers.UNREAD_COLUMNS`. `now_ms`: the clock.
+    `health.consumers.UNREAD_COLUMNS`. `publishers` returns the status of each publisher. `now_ms`:
+    the clock.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Collector(Collects):
         live_gauges: Callable[[], Mapping[str, float | None]],
         without_topic: Callable[[Iterable[str]], Iterable[str]] = lambda _: (),
         unread: Callable[[], Iterable[Row]] = lambda: (),
+        publishers: Callable[[], Iterable[PublisherStatus]] = lambda: (),
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._lock = threading.Lock()
@@ -74,6 +77,7 @@ class Collector(Collects):
         self._live_gauges = live_gauges
         self._without_topic = without_topic
         self._unread = unread
+        self._publishers = publishers
         self.now_ms = now_ms
 
         self._counts: dict[str, _Values] = defaultdict(lambda: defaultdict(float))
@@ -235,6 +239,7 @@ class Collector(Collects):
         return {
             **fixed,
             **self._consumer_gauges(now_ms),
+            **self._publisher_gauges(now_ms),
             **{name: {(): value} for name, value in single.items() if value is not None},
             "rocketmq_half_messages": {(topic,): n for topic, n in by_topic.items()},
             "txlake_group_unanswered_checks": {(name,): n for name, n in unanswered.items()},
@@ -268,6 +273,26 @@ class Collector(Collects):
                 (name,): ms / 1000 for name, ms in behind_by_label.items()
             },
         }
+
+    def _publisher_gauges(self, now_ms: int) -> dict[str, _Values]:
+        """Returns how far publishers are behind; where Kafka does not tell, only that."""
+        gauges: dict[str, _Values] = defaultdict(dict)
+
+        for status in self._publishers():
+            label = (status.publisher,)
+            gauges["txlake_publisher_known"][label] = status.trouble is None
+            if status.trouble is not None:
+                continue
+
+            gauges["txlake_publisher_waiting_messages"][label] = status.lag
+            gauges["txlake_publisher_active"][label] = status.active is not None
+            lag_ms = status.lag_ms(now_ms)
+            if lag_ms is not None:
+                gauges["txlake_publisher_lag_seconds"][label] = lag_ms / 1000
+            if status.stop is not None:
+                gauges["txlake_publisher_stopped"][status.publisher, status.stop.cause] = 1
+
+        return dict(gauges)
 
     def _pending_counts(self, state: State) -> Pending:
         if self._pending is None or self._pending[0] is not state:

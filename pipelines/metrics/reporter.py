@@ -23,6 +23,7 @@ from pipelines.metrics.epoch_counts import EpochCounts, count_epoch
 from pipelines.metrics.lag import Lag
 from pipelines.metrics.log_lines import EpochLogger
 from pipelines.metrics.probe import Probe
+from pipelines.metrics.publisher_watch import PublisherWatch
 from pipelines.metrics.server import MetricsServer
 from pipelines.settings import Settings
 from storage.lake.epochs import Plan
@@ -56,6 +57,8 @@ class Reporter(EpochListener):
         self._probe = Probe(settings, self._lag)
         self._consumers = ConsumerWatch(settings, lambda: self._standing().is_active)
 
+        self._publishers = PublisherWatch(settings, lambda: self._standing().is_active)
+
         self.registry = CollectorRegistry()
         self._collector = Collector(
             settings,
@@ -63,6 +66,7 @@ class Reporter(EpochListener):
             self._live_gauges,
             self._probe.without_topic,
             lambda: self._consumers.unread or (),
+            lambda: self._publishers.statuses,
         )
         self.registry.register(self._collector)
         ProcessCollector(registry=self.registry)
@@ -81,12 +85,14 @@ class Reporter(EpochListener):
         server = MetricsServer(metrics.host, metrics.port, self.registry, self.not_ready_reason)
         self._probe.start()
         self._consumers.start()
+        self._publishers.start()
 
         try:
             yield
         finally:
             self._probe.close()
             self._consumers.close()
+            self._publishers.close()
             server.close()
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from pipelines.publish.progress import NOTHING, ProgressLog, TopicProgress, read
 from pipelines.publish.reading import (
     LastRecord,
     begins_and_ends,
+    find_record,
     last_records,
     read_committed,
 )
@@ -167,18 +168,7 @@ class Destination:
 
     def describe(self, names: Iterable[str]) -> dict[str, KafkaTopic]:
         """Returns the topics that exist among some names."""
-        names = sorted(set(names))
-        if not names:
-            return {}
-
-        described = self._admin.describe_topics(
-            TopicCollection(names), request_timeout=REQUEST_TIMEOUT_S
-        )
-        topics = {
-            name: self._cluster.result_of(future, "topics", KafkaError.UNKNOWN_TOPIC_OR_PART)
-            for name, future in described.items()
-        }
-        existing = {name: topic for name, topic in topics.items() if topic is not None}
+        existing = self._topics(names)
         if not existing:
             return {}
 
@@ -199,6 +189,21 @@ class Destination:
             )
             for name, topic in existing.items()
         }
+
+    def _topics(self, names: Iterable[str]) -> dict[str, Any]:
+        """Returns Kafka's descriptions of the topics that exist among some names."""
+        names = sorted(set(names))
+        if not names:
+            return {}
+
+        described = self._admin.describe_topics(
+            TopicCollection(names), request_timeout=REQUEST_TIMEOUT_S
+        )
+        topics = {
+            name: self._cluster.result_of(future, "topics", KafkaError.UNKNOWN_TOPIC_OR_PART)
+            for name, future in described.items()
+        }
+        return {name: topic for name, topic in topics.items() if topic is not None}
 
     def make_progress_topic(self) -> None:
         """Makes the progress topic if it is missing, and checks it. Errors: PublishError."""
@@ -247,18 +252,33 @@ class Destination:
         Input: `is_patient`: waits for open Kafka transactions. A caller that has fenced the
         process before needs that; any other could wait for that process's open transaction.
         """
+        records = self.progress_records(is_patient=is_patient)
+        return read_log((message.key(), message.value()) for message in records)
+
+    def progress_records(self, *, is_patient: bool = False) -> Iterator[Any]:
+        """Returns the records of the progress topic; none if it is missing. Input: as above."""
         name = self._settings.progress_topic
-        if name not in self.describe([name]):
-            return ProgressLog()
+        if name not in self._topics([name]):
+            return iter(())
 
         begins, ends = begins_and_ends(self._cluster, [(name, 0)])
-        records = read_committed(self._servers, self._client, begins, ends, is_patient=is_patient)
-        return read_log((message.key(), message.value()) for message in records)
+        return read_committed(self._servers, self._client, begins, ends, is_patient=is_patient)
+
+    def find(self, destination: str, partition: int, lake_id: str, queue_offset: int) -> int | None:
+        """Returns Kafka's offset of the record with a queue offset; None if it is not there."""
+        place = (destination, partition)
+        if destination not in self._topics([destination]):
+            return None
+
+        begins, ends = begins_and_ends(self._cluster, [place])
+        return find_record(
+            self._servers, self._client, place, (begins[place], ends[place]), lake_id, queue_offset
+        )
 
     def records(self, destination: str) -> Iterator[Any]:
         """Returns all committed records of a topic, each partition's in order."""
-        described = self.describe([destination]).get(destination)
-        partitions = described.partitions if described else 0
+        described = self._topics([destination]).get(destination)
+        partitions = len(described.partitions) if described else 0
         places = [(destination, number) for number in range(partitions)]
         begins, ends = begins_and_ends(self._cluster, places)
         return read_committed(self._servers, self._client, begins, ends)

@@ -14,6 +14,10 @@ from typing import Any, Final
 
 TOPIC, STOP, SKIP, ADOPTION = "topic", "stop", "skip", "adoption"
 NOTHING: Final = -1  # of a queue of which no message was published
+# Why a publisher stops: a message that the destination does not take; destination, progress and
+# lake that do not fit together; a lake that is not whole.
+REFUSED_RECORD, REFUSED_START, BROKEN_LAKE = "refused_record", "refused_start", "broken_lake"
+CAUSES: Final = (REFUSED_RECORD, REFUSED_START, BROKEN_LAKE)
 
 Key = tuple[str, str, str]  # lake id, publisher, topic
 
@@ -48,13 +52,18 @@ class TopicProgress:
 
 @dataclass(frozen=True)
 class Stop:
-    """Why a publisher has stopped. Units: `at`, epoch ms."""
+    """Why a publisher has stopped. Units: `at`, epoch ms.
+
+    `cause`: one of CAUSES; `topic`, `queue_id`, `queue_offset`: of the message that is refused; ""
+    and NOTHING if it is not one message.
+    """
 
     reason: str
     topic: str
     queue_id: int
     queue_offset: int
     at: int
+    cause: str = REFUSED_RECORD
 
 
 @dataclass(frozen=True)
@@ -190,6 +199,15 @@ def read_log(records: Iterable[tuple[bytes | None, bytes | None]]) -> ProgressLo
         if value is not None:
             _add_record(log, key, value)
     return log
+
+
+def read_topic_record(
+    key: bytes | None, value: bytes | None, lake_id: str, publisher: str, topic: str
+) -> TopicProgress | None:
+    """Returns the progress in a record, if it is one of this lake, publisher and topic."""
+    if key != topic_key(lake_id, publisher, topic):
+        return None
+    return read_log([(key, value)]).topics.get((lake_id, publisher, topic))
 
 
 def _add_record(log: ProgressLog, key: bytes, value: bytes) -> None:

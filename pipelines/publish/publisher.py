@@ -16,13 +16,18 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
+from pipelines.errors import JobError, StartError
 from pipelines.publish.batch_planner import BatchPlanner
 from pipelines.publish.committed import CommittedEpochs, Queue, open_lake, require_epochs
 from pipelines.publish.destination import Destination
 from pipelines.publish.errors import PublishError, RefusedRecordError
 from pipelines.publish.progress import (
+    BROKEN_LAKE,
+    NOTHING,
+    REFUSED_START,
     ProgressLog,
     Stop,
     TopicProgress,
@@ -39,7 +44,7 @@ from pipelines.settings import PublisherSettings, Settings
 from txlake import protocol as p
 from txlake._lake import Lake
 from txlake._paths import is_in_store
-from txlake.errors import OffsetOutOfRangeError
+from txlake.errors import LakeError, OffsetOutOfRangeError, StoreAwayError
 
 log = logging.getLogger("txlake.publish")
 
@@ -106,6 +111,28 @@ class Turn:
 
     def begin(self) -> None:
         """Takes the publisher over from the process before. Steps 1 to 4."""
+        with self._recording_stop():
+            self._begin()
+
+    def publish_committed(self) -> bool:
+        """Publishes the messages that are committed and not published yet. Step 5.
+
+        Output: whether there were any.
+        """
+        with self._recording_stop():
+            return self._publish_committed()
+
+    @contextmanager
+    def _recording_stop(self) -> Iterator[None]:
+        """Writes an error that waiting does not mend into the progress topic, for the status."""
+        try:
+            yield
+        except (StartError, RefusedRecordError, LakeError) as error:
+            if not isinstance(error, StoreAwayError) and self._is_active():
+                self._write_stop(_stop_of(error))
+            raise
+
+    def _begin(self) -> None:
         # 1. The lake, and other publishers.
         self._epochs.refresh()
         self._opener.require_nobody_else(self._destination.progress())
@@ -133,11 +160,7 @@ class Turn:
             self._epochs.epoch,
         )
 
-    def publish_committed(self) -> bool:
-        """Publishes the messages that are committed and not published yet. Step 5.
-
-        Output: whether there were any.
-        """
+    def _publish_committed(self) -> bool:
         if self._epochs.refresh():
             self._times.refresh()
             self._open_topics()
@@ -148,6 +171,7 @@ class Turn:
         behind = self._unpublished_ends()
         self._is_done = not behind
         if not behind:
+            self._clear_stop()
             return False
 
         try:
@@ -165,6 +189,12 @@ class Turn:
         if begun:
             self._transactions.begin()
             self._commit(begun)
+
+    def _clear_stop(self) -> None:
+        """Deletes the record of why the publisher had stopped, if there is one."""
+        if (self._lake.lake_id, self._publisher.name) in self._log.stops:
+            self._transactions.begin()
+            self._commit([])
 
     def _unpublished_ends(self) -> dict[Queue, int]:
         """Returns the ends of the queues that have committed messages which are not published."""
@@ -191,6 +221,19 @@ class Turn:
                     )
 
         return None
+
+    def _write_stop(self, stop: Stop) -> None:
+        """Writes down why the publisher stops; an open transaction is aborted."""
+        record = stop_record(self._lake.lake_id, self._publisher.name, stop)
+        try:
+            self._transactions.close()
+            self._transactions = self._new_transactions()
+            self._transactions.init()
+            self._transactions.begin()
+            self._transactions.send_progress(self._publisher.progress_topic, [record])
+            self._transactions.commit()
+        except JobError as error:
+            log.warning("why the publisher stops is not in the progress topic: %s", error)
 
     # One transaction.
 
@@ -248,7 +291,7 @@ class Turn:
     # A record that is refused.
 
     def _name_refused(self, cut: Mapping[Queue, int], refused: Exception) -> Exception:
-        """Returns the error that names the message, after writing down that the publisher stops."""
+        """Returns the error that names the message that the destination does not take."""
         self._transactions.close()
         finder = self._new_transactions(**{"batch.num.messages": 1})
         finder.init()
@@ -264,16 +307,7 @@ class Turn:
                 "was its max.message.bytes lowered?"
             )
 
-        sent, text = refusal
-        error = self._refused_error(sent, text)
-        stop = Stop(str(error), error.topic, error.queue_id, error.queue_offset, _now_ms())
-        record = stop_record(self._lake.lake_id, self._publisher.name, stop)
-
-        self._transactions.init()
-        self._transactions.begin()
-        self._transactions.send_progress(self._publisher.progress_topic, [record])
-        self._transactions.commit()
-        return error
+        return self._refused_error(*refusal)
 
     def _sent_records(self, cut: Mapping[Queue, int]) -> Iterator[Sent]:
         for topic, queue_id, records in self._records(cut):
@@ -312,5 +346,11 @@ class Turn:
         return min(pause_s * _GROWTH, _STORE_LOOK_MAX_S)
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+def _stop_of(error: Exception) -> Stop:
+    """Returns the record of an error that ends a publisher."""
+    at = time.time_ns() // 1_000_000
+    if isinstance(error, RefusedRecordError):
+        return Stop(str(error), error.topic, error.queue_id, error.queue_offset, at)
+
+    cause = BROKEN_LAKE if isinstance(error, LakeError) else REFUSED_START
+    return Stop(str(error), "", NOTHING, NOTHING, at, cause)

@@ -71,17 +71,7 @@ def read_committed(
     if not remaining:
         return
 
-    config = {
-        **client_config(bootstrap_servers, client),
-        "group.id": "txlake-publish-reader",  # it commits nothing and joins no group
-        "enable.auto.commit": False,
-        "allow.auto.create.topics": False,
-        "auto.offset.reset": "error",
-        "enable.partition.eof": True,
-        "isolation.level": "read_committed",
-        "fetch.wait.max.ms": 50,
-    }
-    consumer = Consumer(config)
+    consumer = _consumer(bootstrap_servers, client)
     try:
         consumer.assign([TopicPartition(*place, starts[place]) for place in sorted(remaining)])
         deadline = time.monotonic() + _OPEN_S
@@ -114,6 +104,84 @@ def read_committed(
         raise KafkaAwayError(f"records could not be read: {failed.args[0].str()}") from failed
     finally:
         consumer.close()
+
+
+def _consumer(bootstrap_servers: str, client: Mapping[str, str]) -> Consumer:
+    return Consumer(
+        {
+            **client_config(bootstrap_servers, client),
+            "group.id": "txlake-publish-reader",  # it commits nothing and joins no group
+            "enable.auto.commit": False,
+            "allow.auto.create.topics": False,
+            "auto.offset.reset": "error",
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "fetch.wait.max.ms": 50,
+        }
+    )
+
+
+def find_record(
+    bootstrap_servers: str,
+    client: Mapping[str, str],
+    place: Place,
+    span: tuple[int, int],
+    lake_id: str,
+    queue_offset: int,
+) -> int | None:
+    """Returns Kafka's offset of a lake's record with a queue offset; None if it is not there.
+
+    Queue offsets of a partition grow, so that it is halved again and again. Records of another lake
+    stand before those of this one. Input: where the partition begins and ends.
+    Errors: KafkaAwayError.
+    """
+    low, high = span
+    consumer = _consumer(bootstrap_servers, client)
+    try:
+        while low < high:
+            middle = (low + high) // 2
+            message = _first_published(consumer, place, middle, high)
+            if message is None:
+                high = middle
+                continue
+
+            record = LastRecord(message)
+            is_ours = record.lake_id == lake_id
+            if is_ours and record.queue_offset == queue_offset:
+                return int(message.offset())
+            if is_ours and record.queue_offset > queue_offset:
+                high = middle
+            else:
+                low = int(message.offset()) + 1
+    except KafkaException as failed:
+        raise KafkaAwayError(f"records could not be read: {failed.args[0].str()}") from failed
+    finally:
+        consumer.close()
+    return None
+
+
+def _first_published(consumer: Consumer, place: Place, start: int, end: int) -> Any:
+    """Returns the first record of a publisher from an offset on, and before another; or None."""
+    consumer.assign([TopicPartition(*place, start)])
+    deadline = time.monotonic() + _OPEN_S
+
+    while time.monotonic() < deadline:
+        message = consumer.poll(_POLL_S)
+        if message is None:
+            continue
+
+        error = message.error()
+        if error is None:
+            if int(message.offset() or 0) >= end:
+                return None
+            if is_published(message):
+                return message
+        elif error.code() == KafkaError._PARTITION_EOF:
+            return None
+        elif not error.retriable() and error.code() not in _TRANSIENT:
+            raise KafkaAwayError(f"{place[0]} cannot be read: {error.str()}")
+
+    raise KafkaAwayError(f"{place[0]} partition {place[1]}: nothing came for {_OPEN_S:.0f} s")
 
 
 _TRANSIENT: Final = (

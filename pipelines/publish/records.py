@@ -119,11 +119,11 @@ def _properties(column: pa.ChunkedArray) -> list[list[Header]]:
 
 
 def _of_chunk(maps: pa.MapArray) -> list[list[Header]]:
-    starts = maps.offsets.to_pylist()
+    starts = maps.offsets.to_numpy().tolist()
     first, last = starts[0], starts[-1]
     names = maps.keys.slice(first, last - first)
     values = maps.items.slice(first, last - first)
-    pairs = list(zip(names.to_pylist(), values.to_pylist(), strict=True))
+    pairs = list(zip(*plain_columns(pa.table([names, values], ["name", "value"])), strict=True))
     rows = [pairs[start - first : end - first] for start, end in itertools.pairwise(starts)]
 
     if _OWN_NEW.isdisjoint(pc.unique(names).to_pylist()):

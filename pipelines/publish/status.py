@@ -5,18 +5,20 @@ For `txlake publish status`; for a job's status, metrics and alerts, too.
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
+from pipelines.errors import JobError
 from pipelines.kafka_client.group_members import MemberGroup, Members
-from pipelines.publish.committed import CommittedEpochs, open_lake
+from pipelines.publish.committed import CommittedEpochs, CommittedRows, Queue, open_lake
 from pipelines.publish.destination import Destination
 from pipelines.publish.process import elects, group_of
-from pipelines.publish.progress import ProgressLog, Skip, Stop, TopicProgress
+from pipelines.publish.progress import ProgressLog, Skip, Stop
 from pipelines.publish.topics import wanted_topics
 from pipelines.settings import PublisherSettings, Settings
-from txlake._lake import Lake
+from storage.rows import milliseconds
+from txlake._lake import Lake, Topic
+from txlake.errors import OffsetOutOfRangeError
 
 
 @dataclass(frozen=True)
@@ -35,22 +37,30 @@ class TopicLag:
 
 @dataclass(frozen=True)
 class PublisherStatus:
-    """The status of one publisher.
+    """The status of one publisher. Units: `oldest_at`, epoch ms.
 
-    `active`: the process that Kafka has elected, None if none runs; `lag`: messages; `lag_ms`: how
-    long the oldest of them has been committed, 0 if there is none, None if the lake does not tell;
-    `stop`: why it has stopped; `skips`: the messages that operators have skipped.
+    `active`: the process that Kafka has elected, None if none runs; `lag`: messages that are
+    committed and not published; `oldest_at`: when the oldest of them was committed, None if there
+    is none, or if the lake does not tell; `stop`: why it has stopped; `skips`: the messages that
+    operators have skipped. `trouble`: why Kafka does not tell all of this; None if it does.
     """
 
     publisher: str
     lake_id: str
-    active: str | None
-    standbys: tuple[str, ...]
-    topics: tuple[TopicLag, ...]
-    lag: int
-    lag_ms: int | None
-    stop: Stop | None
-    skips: tuple[Skip, ...]
+    active: str | None = None
+    standbys: tuple[str, ...] = ()
+    topics: tuple[TopicLag, ...] = ()
+    lag: int = 0
+    oldest_at: int | None = None
+    stop: Stop | None = None
+    skips: tuple[Skip, ...] = ()
+    trouble: str | None = None
+
+    def lag_ms(self, now_ms: int) -> int | None:
+        """Returns for how long the oldest message waits; 0 if none does, None if unknown."""
+        if not self.lag:
+            return 0
+        return None if self.oldest_at is None else max(0, now_ms - self.oldest_at)
 
 
 def read_publishers(
@@ -60,15 +70,55 @@ def read_publishers(
 
     Errors: KafkaAwayError, KafkaRefusedError; LakeError; StoreAwayError.
     """
+    lake, epochs = _newest_epochs(settings)
+    wanted = dict.fromkeys(settings.publish if names is None else names)
+    return [_status(lake, epochs, settings.publish[name], MemberGroup.describe) for name in wanted]
+
+
+def find_publishers(
+    settings: Settings,
+    describe: Callable[[MemberGroup], Members] = MemberGroup.describe,
+    is_ending: Callable[[], bool] = lambda: False,
+) -> list[PublisherStatus]:
+    """Returns the status of all publishers; what Kafka does not tell is a `trouble` of its own.
+
+    Input: `describe` returns the members of a group; `is_ending` is called before the lake is
+    read: publishers not read by then are left out.
+    Errors: LakeError; StoreAwayError.
+    """
+    if not settings.publish:
+        return []
+
+    lake, epochs = _newest_epochs(settings)
+    statuses = []
+    for publisher in settings.publish.values():
+        try:
+            status = _status(lake, epochs, publisher, describe, is_ending)
+        except JobError as error:
+            status = PublisherStatus(publisher.name, lake.lake_id, trouble=str(error))
+
+        if is_ending():
+            break
+        statuses.append(status)
+
+    return statuses
+
+
+def _newest_epochs(settings: Settings) -> tuple[Lake, CommittedEpochs]:
     lake = open_lake(settings.lake.path, settings.lake.store)
     epochs = CommittedEpochs(lake)
     epochs.refresh()
-
-    wanted = dict.fromkeys(settings.publish if names is None else names)
-    return [_status(lake, epochs, settings.publish[name]) for name in wanted]
+    return lake, epochs
 
 
-def _status(lake: Lake, epochs: CommittedEpochs, publisher: PublisherSettings) -> PublisherStatus:
+def _status(
+    lake: Lake,
+    epochs: CommittedEpochs,
+    publisher: PublisherSettings,
+    describe: Callable[[MemberGroup], Members],
+    is_ending: Callable[[], bool] = lambda: False,
+) -> PublisherStatus:
+    """Returns the status of one publisher. Errors: those of `read_publishers`."""
     log = Destination(publisher).progress()
     group = MemberGroup(
         publisher.bootstrap_servers,
@@ -76,24 +126,26 @@ def _status(lake: Lake, epochs: CommittedEpochs, publisher: PublisherSettings) -
         group_of(lake.lake_id, publisher.name),
         elects(publisher.name),
     )
-    members: Members = group.describe()
+    members = describe(group)
 
-    topics = topic_lags(lake, epochs, publisher, log)
-    lag = sum(topic.lag for topic in topics)
     owner = (lake.lake_id, publisher.name)
-    mine = log.of(*owner)
-    behind = [mine.get(topic.topic) for topic in topics if topic.lag]
-
-    return PublisherStatus(
+    status = PublisherStatus(
         publisher.name,
         lake.lake_id,
         members.active,
         members.others,
-        tuple(topics),
-        lag,
-        _lag_ms(epochs, behind),
-        log.stops.get(owner),
-        tuple(log.skips.get(owner, ())),
+        stop=log.stops.get(owner),
+        skips=tuple(log.skips.get(owner, ())),
+    )
+    if is_ending():
+        return status
+
+    topics = topic_lags(lake, epochs, publisher, log)
+    return replace(
+        status,
+        topics=tuple(topics),
+        lag=sum(topic.lag for topic in topics),
+        oldest_at=_oldest_at(lake, epochs, topics, is_ending),
     )
 
 
@@ -106,7 +158,7 @@ def topic_lags(
 
     for name, topic in sorted(wanted_topics(publisher, lake.topics()).items()):
         progress = mine.get(name)
-        ends = {q: epochs.ends.get((name, q), 0) for q in range(topic.queue_count)}
+        ends = _ends(epochs.ends, name, topic)
         nexts = {q: 0 if progress is None else progress.next_offset(q) for q in ends}
 
         lags.append(
@@ -120,14 +172,40 @@ def topic_lags(
     return lags
 
 
-def _lag_ms(epochs: CommittedEpochs, behind: list[TopicProgress | None]) -> int | None:
-    """Returns how long the oldest of the epochs that are not published has been committed."""
-    if not behind:
-        return 0
+def _ends(ends: Mapping[Queue, int], name: str, topic: Topic) -> dict[int, int]:
+    return {queue_id: ends.get((name, queue_id), 0) for queue_id in range(topic.queue_count)}
 
-    published = [0 if progress is None else progress.epoch for progress in behind]
-    committed_at = epochs.committed_after(min(published))
-    if committed_at is None:
+
+def _oldest_at(
+    lake: Lake, epochs: CommittedEpochs, lags: Iterable[TopicLag], is_ending: Callable[[], bool]
+) -> int | None:
+    """Returns when the oldest message that is not published was committed; ms."""
+    first_epochs = []
+    topics = lake.topics()
+
+    for lag in lags:
+        if lag.lag and not is_ending():
+            first_epochs += _first_epochs(lake, epochs, lag, topics[lag.topic])
+
+    if not first_epochs:
         return None
-    age = dt.datetime.now(dt.timezone.utc) - committed_at
-    return max(0, age // dt.timedelta(milliseconds=1))
+    committed_at = epochs.committed_after(min(first_epochs) - 1)
+    return None if committed_at is None else milliseconds(committed_at)
+
+
+def _first_epochs(lake: Lake, epochs: CommittedEpochs, lag: TopicLag, topic: Topic) -> list[int]:
+    """Returns the epoch of the first message that is not published, of each queue behind."""
+    rows = CommittedRows(lake, lag.topic, topic)
+    ends = _ends(epochs.ends, lag.topic, topic)
+    begins = rows.begins(ends)
+    published = lag.published or ()
+
+    for queue_id in ends:
+        position = published[queue_id] if queue_id < len(published) else 0
+        rows.seek(queue_id, max(position, begins[queue_id]))
+
+    try:
+        tables = rows.peek(ends, 1, ["epoch"])
+    except OffsetOutOfRangeError:  # retention has deleted it meanwhile
+        return []
+    return [table["epoch"][0].as_py() for table in tables.values() if table.num_rows]

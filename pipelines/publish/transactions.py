@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from pipelines.errors import KafkaAwayError, StartError
+from pipelines.errors import KafkaAwayError, KafkaRefusedError, StartError
+from pipelines.kafka_client.acls import PUBLISHER_IDS
 from pipelines.kafka_client.connection import client_config
 from pipelines.publish.errors import FencedError
 from pipelines.publish.records import Record
@@ -45,6 +46,14 @@ _OF_A_RECORD: Final = (
 )
 
 
+# Waiting does not help against these.
+_RIGHTS: Final = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+)
+
+
 class Sent(NamedTuple):
     """A record with its Kafka topic and partition."""
 
@@ -62,7 +71,7 @@ class RecordRefusedError(Exception):
 
 def transactional_id(lake_id: str, publisher: str) -> str:
     """Returns the id by which Kafka lets only the newest process of a publisher write."""
-    return f"txlake-publish-{lake_id}-{publisher}"
+    return f"{PUBLISHER_IDS}{lake_id}-{publisher}"
 
 
 class Transactions:
@@ -238,4 +247,9 @@ def _error_of(error: KafkaError) -> Exception:
         return FencedError("another process has this publisher now")
     if error.code() in _OF_A_RECORD:
         return RecordRefusedError(error)
+    if error.code() in _RIGHTS:
+        return KafkaRefusedError(
+            f"the destination refuses this client a transaction: {error.str()}; `txlake acl print "
+            "--role publisher` prints the commands that give a publisher its rights"
+        )
     return KafkaAwayError(f"the destination did not take a transaction: {error.str()}")

@@ -96,7 +96,8 @@ def verify_published(
 ) -> Iterator[VerifiedQueue]:
     """Compares each queue that a publisher has published, from a queue offset on.
 
-    Messages that Kafka's retention has deleted are left out. Errors: KafkaAwayError; LakeError.
+    Messages that retention has deleted, of Kafka or of the lake, are left out.
+    Errors: KafkaAwayError; LakeError.
     """
     lake = open_lake(settings.lake.path, settings.lake.store)
     destination = Destination(publisher)
@@ -109,6 +110,8 @@ def verify_published(
             continue
 
         queues = range(topic.queue_count)
+        rows = CommittedRows(lake, name, topic)
+        begins = rows.begins(queues) if any(progress.next_offsets) else {}
         published = {queue_id: QueueDigest() for queue_id in queues}
         for message in destination.records(progress.destination):
             headers = dict(reversed(message.headers() or []))
@@ -116,12 +119,11 @@ def verify_published(
                 continue
 
             offset = int(headers[p.QUEUE_OFFSET])
-            queue = published.setdefault(message.partition(), QueueDigest())
-            if offset >= from_offset:
+            queue_id = int(message.partition())
+            queue = published.setdefault(queue_id, QueueDigest())
+            if offset >= max(from_offset, begins.get(queue_id, 0)):
                 queue.add(offset, message.key(), message.value(), message.headers())
 
-        rows = CommittedRows(lake, name, topic)
-        begins = rows.begins(queues) if any(progress.next_offsets) else {}
         maker = RecordMaker(name, lake.lake_id, has_keys=publisher.key == "keys")
         skips = log.skips_of(lake.lake_id, publisher.name, name)
 
@@ -131,11 +133,10 @@ def verify_published(
                 yield VerifiedQueue(name, queue_id, None, 0, "")
                 continue
 
-            first = max(digest.first, begins.get(queue_id, 0))
             end = progress.last_offset(queue_id) + 1
-            table = _table_digest(rows, maker, queue_id, first, end, skips)
-            problem = difference(digest, table) if first == digest.first else ""
-            yield VerifiedQueue(name, queue_id, first, digest.count, problem)
+            table = _table_digest(rows, maker, queue_id, digest.first, end, skips)
+            problem = difference(digest, table)
+            yield VerifiedQueue(name, queue_id, digest.first, digest.count, problem)
 
 
 def _table_digest(

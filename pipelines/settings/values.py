@@ -226,6 +226,8 @@ class HealthSettings:
 
     consumer_lag_ms: int = field(default=300_000, metadata=_span_ms(1))
     consumer_gone_ms: int = field(default=60_000, metadata=_span_ms(1))
+    publisher_lag_ms: int = field(default=300_000, metadata=_span_ms(1))
+    publisher_gone_ms: int = field(default=60_000, metadata=_span_ms(1))
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ _CONSUMERS: Final = (
     "consumer_dead_letters",
 )
 _DELIVERED: Final = ("lake", "epochs", "catalog", "topics")
+# The tables that `txlake publish` reads: of halves and schedule records when they were stored.
+_PUBLISHED: Final = ("lake", "epochs", "catalog", "topics", "half", "schedule")
 # role -> (tables, actions on their files)
 _RIGHTS: Final = {
     "producer": (),
@@ -29,6 +31,7 @@ _RIGHTS: Final = {
     "operator": ((ALL_TABLES, _READ),),
     "consumer": ((_DELIVERED, _READ), (_CONSUMERS, _WRITE)),
     "metrics": ((ALL_TABLES, _READ),),
+    "publisher": ((_PUBLISHED, _READ),),
 }
 
 

@@ -16,6 +16,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
+from pipelines.jvm.jars import class_path
+from pipelines.jvm.java import java_binary
 from pipelines.local_broker.broker import Broker
 from pipelines.publish.errors import FencedError, PublishError, RefusedRecordError
 from pipelines.publish.process import PublisherProcess
@@ -34,6 +36,7 @@ from tests.support.publishers import (
     offset_of,
     publish_all,
 )
+from tests.support.toml import toml_of
 from tests.support.wait import DEADLINE_S
 from txlake import protocol as p
 
@@ -375,8 +378,10 @@ def test_what_differs_from_the_tables_is_found(make: Make, broker: Broker) -> No
     lake = make()
     lake.send(*orders(3, real_queue_id=1, properties=[("colour", "red")]))
     publish_all(lake.settings())
-    rows = operate(lake, "verify -o csv", reason=None).splitlines()
-    assert rows[1:] == ["orders,0,,0,", "orders,1,0,3,", "orders,2,,0,", "orders,3,,0,"]
+    rows = json.loads(verified(lake, "-o", "json"))
+    assert [(row["queue_id"], row["first"], row["count"]) for row in rows] == [
+        (0, None, 0), (1, 0, 3), (2, None, 0), (3, None, 0),
+    ]  # fmt: skip
     *_, last = lake.consume()
     forger = Producer({"bootstrap.servers": lake.servers, "log_level": 0})
 
@@ -386,8 +391,10 @@ def test_what_differs_from_the_tables_is_found(make: Make, broker: Broker) -> No
         forger.flush()
 
     write(last.value(), b"2")
-    said = operate(lake, "verify", reason=None, code=1)
+    said = verified(lake, code=3)
     assert "queues that differ: 1 of 4: topic orders queue 1: queue offset 2 comes after 2" in said
+    assert "comes after 2" in verified(lake, "--name", "main", "--from-offset", "1", code=3)
+    assert "go" not in verified(lake, "--from-offset", "3")
 
 
 def test_the_consumer_in_the_docs_reads_each_message_once(make: Make) -> None:
@@ -411,6 +418,56 @@ def test_the_consumer_in_the_docs_reads_each_message_once(make: Make) -> None:
     assert sorted(body for body, _, _ in read) == [b"body-%d" % number for number in range(5)]
 
 
+# The method of the page, in a program that ends when all has come.
+JAVA = """
+import java.time.Duration;
+import java.util.*;
+import org.apache.kafka.clients.consumer.*;
+import org.apache.kafka.common.serialization.*;
+
+public class Consumes {
+    static int remaining;
+
+    static void handle(byte[] value, long offset) {
+        System.out.println(offset + " " + new String(value));
+        if (--remaining == 0) Runtime.getRuntime().halt(0);
+    }
+
+    public static void main(String[] words) {
+        String servers = words[0];
+        remaining = Integer.parseInt(words[1]);
+%s
+    }
+}
+"""
+
+
+def test_the_java_consumer_in_the_docs_reads_each_message_once_where_one_was_aborted(
+    make: Make, tmp_path: Path
+) -> None:
+    java = java_binary()
+    modules = subprocess.run([java, "--list-modules"], capture_output=True, text=True, check=True)
+    if "jdk.compiler" not in modules.stdout:
+        pytest.skip("this Java has no compiler: the example in Java is not run")
+
+    lake = make(transaction_messages_max=3)
+    lake.send(*orders(9, real_queue_id=1))
+    with killed_publisher(tmp_path / "log", lake.values(), BEFORE, 2, signal.SIGKILL) as publisher:
+        publisher.require_end(-signal.SIGKILL)
+    publish_all(lake.settings())
+    assert len(lake.consume(isolation="read_uncommitted")) > 9
+
+    (program,) = re.findall(r"^```java\n(.*?)^```", CONSUMERS.read_text(), re.M | re.S)
+    source = tmp_path / "Consumes.java"
+    source.write_text(JAVA % program.replace('"orders"', json.dumps(lake.destination())))
+    words = [str(java), "-cp", class_path(["broker"]), str(source), lake.servers, "9"]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    lines = [line for line in ran.stdout.splitlines() if " body-" in line]
+    rows = lake.rows()[1]
+    assert lines == [f"{row['queue_offset']} {row['body'].decode()}" for row in rows]
+
+
 def _count(lake: PublishedLake) -> int:
     try:
         return len(lake.consume())
@@ -424,6 +481,11 @@ def delete_topic(lake: PublishedLake, topic: str) -> None:
     wait_until(lambda: topic not in admin.list_topics(timeout=30).topics, f"{topic} is deleted")
 
 
+def verified(lake: PublishedLake, *words: str, code: int = 0) -> str:
+    """Run `txlake verify --published` on a lake, and return what it prints."""
+    return output_of("verify", "--published", "--conf", str(written(lake)), *words, code=code)
+
+
 def operate(lake: PublishedLake, words: str, reason: str | None = "a test", code: int = 0) -> str:
     """Run `txlake publish ...` on a lake, and return what it prints."""
     more = [] if reason is None else ["--reason", reason]
@@ -435,14 +497,3 @@ def written(lake: PublishedLake) -> Path:
     conf = lake.path.parent / "job.toml"
     conf.write_text(toml_of(lake.values()))
     return conf
-
-
-def toml_of(values: dict[str, Any], above: str = "") -> str:
-    """Return values as TOML; JSON's texts, numbers and lists are TOML's, too."""
-    lines, sections = [], []
-    for key, value in values.items():
-        if isinstance(value, dict):
-            sections.append(f"[{above}{key}]\n{toml_of(value, f'{above}{key}.')}")
-        else:
-            lines.append(f"{key} = {json.dumps(value)}")
-    return "\n".join([*lines, *sections])

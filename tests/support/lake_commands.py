@@ -33,7 +33,6 @@ OPENING: dict[str, tuple[str, ...]] = {
     "publish adopt": ("--position", "earliest", *_WHY),
     "publish skip": ("--topic", "orders", "--queue", "0", "--offset", "0", *_WHY),
     "publish status": (),
-    "publish verify": (),
     "replay": ("--verify",),
     "schedule cancel": ("half:0-0", *_WHY),
     "schedule list": (),

@@ -83,6 +83,10 @@ CAUSED_BY: Final = {
     "pending_old": "test_status_tells_the_driver_the_lag_and_that_no_epoch_comes",
     "consumer_gone": "test_status_names_consumers_that_lag_or_are_gone",
     "consumer_lag": "test_status_names_consumers_that_lag_or_are_gone",
+    "publisher_stopped": "test_status_names_each_problem_of_a_publisher",
+    "publisher_gone": "test_status_names_each_problem_of_a_publisher",
+    "publisher_lag": "test_status_names_each_problem_of_a_publisher",
+    "publisher_unknown": "test_status_names_each_problem_of_a_publisher",
     "floor_near": "test_a_half_that_is_given_up_is_named_before_the_floor_passes_it",
     "lake_ahead": "test_a_lake_that_is_ahead_of_the_clock_is_named",
 }

@@ -51,8 +51,8 @@ def test_the_overview_has_what_status_says(shop_lake: str, shop_now: int) -> Non
         if name in ("pending", "given up", "undeliverable", "delayed", "floor"):
             assert f"<dt>{name}</dt><dd data-watch><span>{fact}</span>" in shown, line
     assert (
-        "Not known: not_running, kafka_away, no_epoch, lag, no_check_topic, floor_near (--conf"
-        in shown
+        "Not known: not_running, kafka_away, no_epoch, lag, no_check_topic, publisher_stopped, "
+        "publisher_gone, publisher_lag, publisher_unknown, floor_near (--conf" in shown
     )
 
 

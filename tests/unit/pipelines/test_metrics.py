@@ -273,6 +273,8 @@ def test_consumers_that_lag_or_are_gone_are_measured(
     assert some(samples, "txlake_problem_limit") == {
         '{problem="consumer_gone"}': 60,
         '{problem="consumer_lag"}': 1.5,
+        '{problem="publisher_gone"}': 60,
+        '{problem="publisher_lag"}': 300,
     }
 
     # What cannot be read is not known: no epoch and no scrape fails.

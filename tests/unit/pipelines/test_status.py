@@ -13,6 +13,8 @@ import pytest
 from pipelines.health.facts import Drivers, Facts, LakeFacts, TopicLag
 from pipelines.health.problems import problems, unknown_problems
 from pipelines.health.report import as_json, lines
+from pipelines.publish.progress import Stop
+from pipelines.publish.status import PublisherStatus
 from pipelines.settings import HealthSettings
 from tests.support.in_memory_job import InMemoryJob
 from tests.support.notebook_lake import EPOCHS, START_AT, STEP_MS, shop_rows, write_lake
@@ -25,7 +27,7 @@ GROUP = {"producer_group": "shop", "members": None, "pending": 1, "oldest_at": N
          "asked_at": None, "answered_at": None, "unanswered": 0, "of_checks": 5}  # fmt: skip
 WELL = Facts(
     LakeFacts("lake", NOW, epoch=7, epoch_at=NOW, groups=[GROUP]),
-    lags=[], drivers=Drivers("a:1:b"), retention_ms=7 * DAY_MS,
+    lags=[], drivers=Drivers("a:1:b"), publishers=(), retention_ms=7 * DAY_MS,
 )  # fmt: skip
 
 
@@ -66,6 +68,12 @@ def unread(oldest_at: int | None = None, gone_at: int | None = None) -> Facts:
             }
         ]
     )
+
+
+def published(since_ms: int = 0, lag: int = 1, **values: Any) -> Facts:
+    """Return facts of a publisher whose oldest message was committed so long ago."""
+    status = PublisherStatus("main", "lake", lag=lag, oldest_at=NOW - since_ms)
+    return replace(WELL, publishers=[replace(status, **values)])
 
 
 @pytest.mark.parametrize(
@@ -138,6 +146,28 @@ def unread(oldest_at: int | None = None, gone_at: int | None = None) -> Facts:
             ["consumer_lag"], id="unread for as long as the settings say",
         ),
         pytest.param(unread(), [], id="the unread message was deleted meanwhile"),
+        pytest.param(published(59_999), [], id="a publisher gone for less than a minute"),
+        pytest.param(published(60_000), ["publisher_gone"], id="a publisher gone for a minute"),
+        pytest.param(published(oldest_at=None), ["publisher_gone"], id="the lake does not tell"),
+        pytest.param(published(DAY_MS, lag=0), [], id="no publisher, and no message waits"),
+        pytest.param(published(299_999, active="a"), [], id="published within five minutes"),
+        pytest.param(published(300_000, active="a"), ["publisher_lag"], id="not within them"),
+        pytest.param(
+            replace(published(99, active="a"), limits=HealthSettings(publisher_lag_ms=99)),
+            ["publisher_lag"], id="a publisher behind for as long as the settings say",
+        ),
+        pytest.param(
+            replace(published(99), limits=HealthSettings(publisher_gone_ms=99)),
+            ["publisher_gone"], id="a publisher gone for as long as the settings say",
+        ),
+        pytest.param(
+            published(DAY_MS, stop=Stop("why", "orders", 0, 0, NOW)), ["publisher_stopped"],
+            id="a publisher that has stopped is not gone, too",
+        ),
+        pytest.param(
+            published(DAY_MS, trouble="no answer"), ["publisher_unknown"],
+            id="its Kafka does not answer",
+        ),
         pytest.param(with_lake(epoch_at=NOW + 60_000), [], id="as far ahead as clocks can be"),
         pytest.param(with_lake(epoch_at=NOW + 60_001), ["lake_ahead"], id="ahead of the clocks"),
     ],

@@ -17,6 +17,8 @@ from pipelines.console.urls import PAGES
 from pipelines.health import problems
 from pipelines.health.problems import page_of
 from pipelines.metrics.catalog import METRICS
+from pipelines.publish.progress import Stop
+from pipelines.publish.status import PublisherStatus
 from tests.support.history import SILENT, History
 from tests.support.metrics_client import ReportedHistory, reporter_of
 from tests.support.problem_pages import CAUSED_BY, MADE, alert_name
@@ -54,6 +56,8 @@ def scraped_names() -> set[str]:
         {"consumer_group": "points", "is_gone": is_gone, "oldest_at": 0, "gone_at": 0}
         for is_gone in (False, True)
     ]
+    stop = Stop("why", "orders", 0, 0, 0)
+    told.reporter._publishers.statuses = [PublisherStatus("main", "lake", stop=stop)]
     told.tell(history)
     return {name.partition("{")[0] for name in told.samples()}
 

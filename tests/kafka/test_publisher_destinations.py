@@ -1,0 +1,96 @@
+"""Publishers of other Kafkas than a plain one: by TLS and SASL, and a cluster of two brokers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient
+
+from pipelines.local_broker.broker import Broker
+from pipelines.publish.process import PublisherProcess
+from pipelines.publish.status import find_publishers
+from tests.support.publishers import PublishedLake, publish_all
+from tests.support.secure_broker import secure_broker
+from tests.support.two_brokers import two_brokers
+from tests.support.wait import wait_until
+
+Unique = Callable[[str], str]
+
+
+def orders(count: int, first: int = 0, **columns: Any) -> list[dict[str, Any]]:
+    return [
+        {"body": b"body-%d" % number, "real_queue_id": number % 4, **columns}
+        for number in range(first, first + count)
+    ]
+
+
+def test_a_publisher_gets_into_a_destination_with_tls_and_sasl(
+    broker: Broker, tmp_path: Path
+) -> None:
+    with secure_broker(tmp_path / "secure") as secure:
+        password = tmp_path / "password"
+        client = secure.client("SCRAM_SHA_512")
+        password.write_text(client.pop("sasl.password"))
+        lake = PublishedLake(
+            tmp_path / "lake",
+            broker.bootstrap_servers,
+            "secure",
+            bootstrap_servers=secure.address("SCRAM_SHA_512"),
+            client={**client, "sasl.password_file": str(password)},
+        )
+        lake.send(*orders(4))
+        assert publish_all(lake.settings()) == 4
+        lake.send(*orders(3, first=4))
+        assert publish_all(lake.settings()) == 3
+
+        (status,) = find_publishers(lake.settings())
+        assert (status.lag, status.trouble) == (0, None)
+        lake.servers = secure.bootstrap_servers
+        lake.require_published()
+
+        password.write_text("a wrong one")
+        (status,) = find_publishers(lake.settings())
+        assert status.trouble is not None and "does not let this client in" in status.trouble
+
+
+def test_another_cluster_of_two_brokers_is_published_to_and_waited_for(
+    broker: Broker, tmp_path: Path
+) -> None:
+    with two_brokers(tmp_path) as (first, second):
+        servers = f"{first.bootstrap_servers},{second.bootstrap_servers}"
+        lake = PublishedLake(
+            tmp_path / "lake", broker.bootstrap_servers, "far", bootstrap_servers=servers
+        )
+        settings = lake.settings()
+        assert len(AdminClient({"bootstrap.servers": servers}).list_topics().brokers) == 2
+        lake.send(*orders(4))
+        lake.servers = servers
+        process = PublisherProcess(settings, settings.publish["main"])
+        thread = threading.Thread(target=process.run)
+        thread.start()
+        try:
+            wait_until(lambda: count(lake) == 4, "four are published")
+            topics = AdminClient({"bootstrap.servers": servers}).list_topics(timeout=30).topics
+            leaders = {one.leader for one in topics[lake.destination()].partitions.values()}
+            assert leaders == {1, 2}
+
+            second.kill()
+            lake.send(*orders(3, first=4))
+            second.start()
+            wait_until(lambda: count(lake) == 7, "the others are published")
+            (status,) = find_publishers(settings)
+            assert (status.lag, status.trouble) == (0, None) and status.active is not None
+        finally:
+            process.stop()
+            thread.join()
+        lake.require_published()
+
+
+def count(lake: PublishedLake) -> int:
+    try:
+        return len(lake.consume())
+    except KeyError:  # the topic is not there yet
+        return -1
