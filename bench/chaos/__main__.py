@@ -40,13 +40,14 @@ def run(
     lake: Path, folder: Path, kills: Sequence[Kill], seed: int,
     say: Callable[[str], None] = lambda text: None, seconds_max: float = float("inf"),
     cluster: Cluster | None = None, store: LakeStore | None = None, drivers: int = 1,
+    *, is_published: bool = False,
 ) -> tuple[Chaos, Mapping[str, Any]]:  # fmt: skip
     """Carries out kills and compares. Output: the ended run and its report.
 
     After `seconds_max` no more are killed; the report counts those that were.
     """
     started = time.monotonic()
-    chaos = Chaos(lake, folder, seed, cluster, store, drivers)
+    chaos = Chaos(lake, folder, seed, cluster, store, drivers, is_published=is_published)
     with chaos:
         for number, kill in enumerate(kills, 1):
             if time.monotonic() - started > seconds_max:
@@ -58,7 +59,7 @@ def run(
             )
         chaos.restart_in_good_order()
         say(f"{time.monotonic() - started:6.1f} s: restarted in good order")
-        chaos.settle(120.0 + 0.5 * len(kills))
+        chaos.settle(600.0 + 0.5 * len(kills))
         say(f"{time.monotonic() - started:6.1f} s: all ended; comparing")
     facts = facts_of(chaos)
     found = differences(chaos, facts)
@@ -99,6 +100,11 @@ def _parser() -> argparse.ArgumentParser:
         default=1,
         help="with two, one stands by; both are killed, stopped and suspended",
     )
+    parser.add_argument(
+        "--published",
+        action="store_true",
+        help="two publishers of one name and a Kafka consumer run, and are killed, too",
+    )
     parser.add_argument("--lake", type=Path, help="a new folder; other files go beside it")
     parser.add_argument("--report", type=Path, help="write the report there as JSON")
     return parser
@@ -117,7 +123,7 @@ def main() -> None:
     options = parser.parse_args()
     kills = schedule(
         options.kills, options.seed, options.pause_max, options.kill_broker, options.cluster,
-        options.drivers == 2,
+        options.drivers == 2, options.published,
     )  # fmt: skip
     if options.lost_answers and not options.store:
         parser.error("--lost-answers needs a store: --store s3")
@@ -146,6 +152,7 @@ def main() -> None:
             _, figures = run(
                 lake, folder, kills, options.seed, lambda text: print(text, flush=True),
                 60 * options.minutes_max, cluster, store, options.drivers,
+                is_published=options.published,
             )  # fmt: skip
         text = json.dumps(figures, indent=1, default=str)
         print(text)

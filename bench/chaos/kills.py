@@ -6,7 +6,17 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bench.chaos.names import BROKER, CONSUMER, EXECUTORS, JOB, PRODUCERS, RAW, STANDBY
+from bench.chaos.names import (
+    BROKER,
+    CONSUMER,
+    EXECUTORS,
+    JOB,
+    KAFKA_CONSUMER,
+    PRODUCERS,
+    PUBLISHERS,
+    RAW,
+    STANDBY,
+)
 
 PAUSE_S_MIN = 0.2
 # When a job can be killed, and what it has said then.
@@ -45,6 +55,8 @@ class Kill:
         """The name of the one it kills; of a job also how and when."""
         if self.target == EXECUTORS:
             return f"{self.target} ({self.whom})"
+        if self.target in PUBLISHERS:
+            return f"publisher ({self.whom})"
         is_driver = self.target in (JOB, STANDBY)
         return f"{self.target} ({self.whom}) {self.when}" if is_driver else self.target
 
@@ -56,7 +68,7 @@ class Kill:
 
 def schedule(
     kills: int, seed: int, pause_s_max: float, has_broker: bool = False, has_cluster: bool = False,
-    has_standby: bool = False,
+    has_standby: bool = False, is_published: bool = False,
 ) -> list[Kill]:  # fmt: skip
     """Returns the kills of a seed."""
     rng = random.Random(seed)
@@ -67,11 +79,17 @@ def schedule(
         targets[EXECUTORS] = 10
     if has_standby:
         targets[STANDBY] = 5
+    if is_published:
+        targets |= {PUBLISHERS[0]: 5, PUBLISHERS[1]: 5, KAFKA_CONSUMER: 3}
     found = []
     for _ in range(kills):
         target = rng.choices(list(targets), list(targets.values()))[0]
         if target == STANDBY or (target == JOB and has_standby):
             found.append(_of_two(rng, target, pause_s_max))
+            continue
+        if target in PUBLISHERS:
+            how = rng.choices(("all", SUSPENDED, STOPPED), (6, 3, 1))[0]
+            found.append(Kill(target, how, STARTING, rng.uniform(PAUSE_S_MIN, pause_s_max)))
             continue
         whom = rng.choices(("all", "python", "jvm"), (5, 3, 2))[0] if target == JOB else "all"
         if target == EXECUTORS:

@@ -12,6 +12,8 @@ CONSUMER: Final = "consumer"
 BROKER: Final = "broker"
 PRODUCERS: Final = ("producer-a", "producer-b")  # the SDK's
 RAW: Final = "raw-producer"  # writes Kafka records by hand
+PUBLISHERS: Final = ("publisher-a", "publisher-b")  # of one name: the second one stands by
+KAFKA_CONSUMER: Final = "kafka-consumer"  # reads what is published
 EXECUTORS: Final = "executors"  # of the job, where it runs on a cluster
 
 STOP_FILE: Final = "stop-sending"  # beside the journals: producers begin nothing new
@@ -29,5 +31,8 @@ RAW_TOPIC: Final = "raw-orders"  # takes every message that has to arrive
 NARROW_TOPIC: Final = "raw-narrow"  # followed by a number: some messages ask for too high a queue
 NEW_TOPIC: Final = "raw-new"  # followed by a number: made by the job, where it may
 TOPICS_MAX: Final = 14  # `[topics] topics_max`: reached by new topics in a long run
+
+PUBLISHER: Final = "main"  # [publish.main]
+PUBLISHED_PREFIX: Final = "published-"  # of the Kafka topics
 
 CONSUMED: Final = (*TOPICS, RAW_TOPIC)

@@ -7,9 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.chaos import consumer, producer, raw
-from bench.chaos.names import CONSUMED, CONSUMER, DRIVERS, RAW, TOPIC_QUEUES
-from bench.chaos.settings import dealt, of_cluster, settings_text
+from bench.chaos import consumer, kafka_consumer, producer, raw
+from bench.chaos.names import (
+    CONSUMED,
+    CONSUMER,
+    DRIVERS,
+    KAFKA_CONSUMER,
+    PUBLISHERS,
+    RAW,
+    TOPIC_QUEUES,
+)
+from bench.chaos.settings import PUBLISHING, dealt, of_cluster, settings_text
 from bench.chaos.stage import Stage
 from pipelines.operate.records import command, write
 from pipelines.settings import load
@@ -46,6 +54,7 @@ class Programs:
     def _write(self, path: Path, values: Mapping[str, Any], spark: Mapping[str, str]) -> None:
         stage = self._stage
         servers = stage.broker.bootstrap_servers
+        values = {**values, **(PUBLISHING if stage.is_published else {})}
         path.write_text(settings_text(values, stage.lake_section, servers, spark), "utf-8")
 
     def _conf_of(self, driver: str) -> Path:
@@ -69,8 +78,13 @@ class Programs:
         if name == CONSUMER:
             seen = ["--seen", str(stage.seen.path)]
             return consumer.__name__, [*of_lake, *seen, *of_start]
+        if name in PUBLISHERS:
+            return "pipelines", ["publish", *of_lake]
+        servers = ["--bootstrap-servers", stage.broker.bootstrap_servers]
+        if name == KAFKA_CONSUMER:
+            seen = ["--seen", str(stage.seen_in_kafka.path)]
+            return kafka_consumer.__name__, [*servers, *seen, *of_start]
         is_raw = name == RAW
         journal = (stage.raw_journal if is_raw else stage.journal).path
-        servers = ["--bootstrap-servers", stage.broker.bootstrap_servers]
         arguments = [*servers, "--journal", str(journal), *of_start, *(of_lake if is_raw else [])]
         return (raw if is_raw else producer).__name__, arguments

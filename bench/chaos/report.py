@@ -10,6 +10,7 @@ from typing import Any
 from bench.chaos.compare import Facts, compare, first, read_facts
 from bench.chaos.counts import COMMON, RARE, counts_of, missing
 from bench.chaos.journal import COMMIT, ROLLBACK, SILENT
+from bench.chaos.published_compare import compare_published, figures_of
 from bench.chaos.raw_compare import compare_raw
 from bench.chaos.run import Chaos
 from bench.chaos.settings import CHECK_MAX
@@ -23,6 +24,9 @@ def differences(chaos: Chaos, facts: Facts) -> list[str]:
     lake = Lake(chaos.place)
     found = compare(facts, chaos.journal, chaos.seen, CHECK_MAX)
     found += [f"raw: {text}" for text in compare_raw(lake, facts, chaos.raw_journal)]
+    if chaos.published is not None:
+        told = compare_published(facts, chaos.published, chaos.seen_in_kafka)
+        found += [f"published: {text}" for text in told]
     for finding in verify(lake).findings:
         found += [f"verify: {finding.invariant.name}: {row}" for row in finding.rows]
     replayed = replay.verify(lake)
@@ -67,6 +71,8 @@ def report(chaos: Chaos, facts: Facts, seconds: float, found: Sequence[str]) -> 
         "seen_more_than_once": sum(times > 1 for *_, times in seen),
         **counts_of(Lake(chaos.place)),
     }  # fmt: skip
+    if chaos.published is not None:
+        figures["published"] = figures_of(facts, chaos.published, chaos.seen_in_kafka)
     did_not_happen = [*missing(figures, COMMON), *missing(figures, RARE)]
     return {**figures, "did_not_happen": did_not_happen, "differences": list(found)}
 

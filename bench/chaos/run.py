@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from types import TracebackType
 from bench.chaos import producer, raw
 from bench.chaos.drivers import ended_well, was_replaced
 from bench.chaos.executors import kill_one
+from bench.chaos.kafka_consumer import SESSION_TIMEOUT_MS
 from bench.chaos.kills import SAYS, STOPPED, STREAMING, SUSPENDED, WORKING, Kill
 from bench.chaos.names import (
     BROKER,
@@ -19,19 +21,23 @@ from bench.chaos.names import (
     DRIVERS,
     EXECUTORS,
     JOB,
+    KAFKA_CONSUMER,
     PRODUCERS,
+    PUBLISHERS,
     RAW,
     STANDBY,
     STOP_FILE,
 )
 from bench.chaos.programs import Programs
+from bench.chaos.published_compare import Published, is_published, read_published
+from bench.chaos.settings import PUBLISHER_TIMEOUT_MS
 from bench.chaos.settled import has_met_a_late_end, is_seen, is_settled
 from bench.chaos.stage import Stage
 from bench.lake_store import LakeStore
 from tests.support.cluster import Cluster
 from tests.support.processes import Process
 
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 600.0  # beside other work a landing took 40 s
 END_TIMEOUT_S = 60.0
 RECOVERED = "which an earlier run had planned"
 _POLL_S = 0.05
@@ -61,14 +67,19 @@ class Chaos(Stage):
 
     def __init__(
         self, lake: Path, folder: Path, seed: int, cluster: Cluster | None = None,
-        store: LakeStore | None = None, drivers: int = 1,
+        store: LakeStore | None = None, drivers: int = 1, *, is_published: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(lake, folder, seed, store, drivers)
+        super().__init__(lake, folder, seed, store, drivers, is_published=is_published)
+        self.published: Published | None = None  # read at the end, while the broker runs
         self._cluster, self._store = cluster, store
         self.counts = Counts()
         self._running: dict[str, Process] = {}
         self._old: list[Process] = []
         self._programs = Programs(self, None if cluster is None else cluster.master)
+
+    @property
+    def _publishing(self) -> tuple[str, ...]:
+        return (*PUBLISHERS, KAFKA_CONSUMER) if self.is_published else ()
 
     def __enter__(self) -> Chaos:
         """Starts everything."""
@@ -79,7 +90,7 @@ class Chaos(Stage):
                 self._start(name)
             self._wait_until_says(JOB, SAYS[STREAMING])
             self._programs.make_topics()
-            for name in (*PRODUCERS, RAW, CONSUMER):
+            for name in (*PRODUCERS, RAW, CONSUMER, *self._publishing):
                 self._start(name)
         except BaseException:
             self.__exit__(None, None, None)
@@ -135,6 +146,9 @@ class Chaos(Stage):
 
     def _hit(self, name: str, kill: Kill) -> None:
         """Kills, stops or suspends one process."""
+        if kill.whom == SUSPENDED and name in PUBLISHERS:
+            self._suspend(name)
+            return
         if kill.whom == SUSPENDED:
             self.drivers.suspend(name, kill.pause_s)
             return
@@ -148,6 +162,14 @@ class Chaos(Stage):
             self.counts.unexpected.append(f"{name} outlived its JVM by {END_TIMEOUT_S:.0f} s")
         self._retire(process, is_ended=kill.whom != "python")
         self._start(name)
+
+    def _suspend(self, name: str) -> None:
+        """Suspends a publisher for longer than Kafka waits for it and for its transaction."""
+        self._running[name].signal(signal.SIGSTOP)
+        try:
+            self._pause((PUBLISHER_TIMEOUT_MS + SESSION_TIMEOUT_MS) / 1_000)
+        finally:
+            self._running[name].signal(signal.SIGCONT)
 
     def _taken(self, name: str) -> Process:
         """Takes a process out of those that run; it is not suspended any more."""
@@ -203,11 +225,14 @@ class Chaos(Stage):
                                    for name, text in said.items()), deadline)
             and self._wait(lambda: is_settled(self), deadline, 1.0)
             and self._wait(lambda: is_seen(self), deadline, 0.2)
+            and (not self.is_published or self._wait(lambda: is_published(self), deadline, 1.0))
         )  # fmt: skip
         if not has_come_to_rest:
             self.counts.unexpected.append(f"the run has not come to rest within {timeout_s:.0f} s")
-        for name in (CONSUMER, *PRODUCERS, RAW, *self.drivers.running):
+        for name in (CONSUMER, *PRODUCERS, RAW, *self._publishing, *self.drivers.running):
             self._end(name)
+        if self.is_published:
+            self.published = read_published(self.settings)
 
     def _end(self, name: str) -> None:
         """Asks a process to end."""

@@ -13,9 +13,16 @@ import random
 from collections.abc import Mapping
 from typing import Any, Final
 
-from bench.chaos.names import KAFKA_QUEUES, TOPIC_QUEUES, TOPICS_MAX
+from bench.chaos.names import (
+    KAFKA_QUEUES,
+    PUBLISHED_PREFIX,
+    PUBLISHER,
+    TOPIC_QUEUES,
+    TOPICS_MAX,
+)
 from tests.support.processes import ROOT
 
+PUBLISHER_TIMEOUT_MS: Final = 5_000
 CHECK_MAX: Final = 8  # the largest that is dealt
 MESSAGE_BYTES_MAX: Final = 16_384
 # What the raw producer builds on: no orphan expires, and no half is too old, before this.
@@ -50,6 +57,14 @@ _FIXED: Mapping[str, Any] = {
     "maintenance.checkpoint_commits": 4,
     "maintenance.log_retention_ms": 60_000,
     "maintenance.file_retention_ms": 60_000,
+}
+
+
+# Transactions of few messages, so that epochs are cut, and open ones of the dead end soon.
+PUBLISHING: Final[Mapping[str, Any]] = {
+    f"publish.{PUBLISHER}.destination": f"{PUBLISHED_PREFIX}{{topic}}",
+    f"publish.{PUBLISHER}.transaction_messages_max": 20,
+    f"publish.{PUBLISHER}.transaction_timeout_ms": PUBLISHER_TIMEOUT_MS,
 }
 
 
