@@ -22,6 +22,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from pipelines.jvm.jars import class_path
 from pipelines.jvm.session import start_session
 from pipelines.jvm.spark_private import hadoop_configuration, spark_schema
@@ -34,6 +36,8 @@ from storage.schemas import TABLES, TOPIC
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from txlake import BodySchema
 
 _MESSAGES = "messages"
 
@@ -54,13 +58,20 @@ def open_spark(
     return start_session(app_name, settings, is_quiet=True)
 
 
-def create_views(spark: SparkSession, path: str | LakeLocation, prefix: str = "") -> int:
+def create_views(
+    spark: SparkSession,
+    path: str | LakeLocation,
+    prefix: str = "",
+    bodies: Mapping[str, BodySchema] | None = None,
+) -> int:
     """Makes a temporary view of each table of a lake, as of its newest committed epoch.
 
     Beside the tables of the protocol there is `messages`: all topic tables in one, each row with
     its `topic`. A second call shows newer epochs.
 
-    Input: `prefix` stands before each name.
+    Input: `prefix` stands before each name; `bodies`: by topic, the schema of its bodies
+    (`txlake.read_schema`): such a topic is a view by its name, with typed columns beside the raw
+    body. One of a table's name is left out, and one that the lake does not have yet.
     Output: the epoch.
     Errors: LakeError in one sentence, if there is no lake that can be read.
     """
@@ -87,7 +98,31 @@ def create_views(spark: SparkSession, path: str | LakeLocation, prefix: str = ""
     all_messages = spark.sql(" UNION ALL ".join(messages)) if messages else empty
     all_messages.createOrReplaceTempView(prefix + _MESSAGES)
 
+    topics = _topics(lake)
+    for topic in (bodies or {}).keys() & topics.keys() - {*TABLES, _CONSUMER_OFFSETS, _MESSAGES}:
+        rows = _rows(spark, lake, topics[topic]).where(f"epoch <= {epoch}")
+        view = f"{prefix}{topic}".replace("`", "``")
+        with_body_columns(rows, (bodies or {})[topic]).createOrReplaceTempView(f"`{view}`")
+
     return epoch
+
+
+def with_body_columns(rows: DataFrame, schema: BodySchema) -> DataFrame:
+    """Returns messages with the fields of their bodies as columns behind their own.
+
+    A frame or a stream of `read_topic`, `read_topic_stream`; the executors need txlake and pyarrow.
+    """
+    from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined] # it is there
+
+    def decode(bodies: pa.Array) -> pa.Array:
+        return schema.decode(bodies)
+
+    as_struct = arrow_udf(decode, spark_schema(schema.columns))
+    decoded = rows.withColumn("decoded", as_struct(rows["body"]))
+
+    own = [decoded[name] for name in rows.columns]
+    typed = [decoded["decoded"].getField(name).alias(name) for name in schema.columns.names]
+    return decoded.select(*own, *typed)
 
 
 def read_topic(spark: SparkSession, path: str | LakeLocation, topic: str) -> DataFrame:
