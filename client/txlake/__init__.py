@@ -10,9 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from txlake._consumed_message import ConsumedMessage
     from txlake.async_consumer import AsyncConsumer
     from txlake.consume_status import ConsumeStatus
-    from txlake.consumer import ConsumedMessage, Consumer
+    from txlake.consumer import Consumer
     from txlake.errors import (
         ClosedError,
         ConsumerError,
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
 _NAMES = {
     "async_consumer": ("AsyncConsumer",),
     "consume_status": ("ConsumeStatus",),
-    "consumer": ("ConsumedMessage", "Consumer"),
+    "_consumed_message": ("ConsumedMessage",),
+    "consumer": ("Consumer",),
     "errors": (
         "ClosedError", "ConsumerError", "GroupBusyError", "LakeError", "MessageError",
         "NoListenerError", "OffsetGapError", "OffsetOutOfRangeError", "SendError",

@@ -234,18 +234,22 @@ class PushRun:
         try:
             task = self._finished.get(timeout=wait_s) if wait_s else self._finished.get_nowait()
             while True:
-                if isinstance(task, _Lane):
-                    task.is_busy = False
-                else:
-                    self._unsettled += task.outcomes
+                self._take_back(task)
                 task = self._finished.get_nowait()
         except Empty:
             return
 
+    def _take_back(self, task: _Lane | _Retried) -> None:
+        if isinstance(task, _Lane):
+            task.is_busy = False
+        else:
+            self._unsettled += task.outcomes
+
     def _follow_assignment(self) -> None:
         """Makes lanes for new queues, drops those of lost ones, ends those that are to go."""
-        positions = self._queues.buffers.positions()
         self._queues.take_lost()
+        positions = self._queues.buffers.positions()
+        leaving = self._queues.leaving()
 
         for queue in [queue for queue in self._lanes if queue not in positions]:
             self._lanes.pop(queue).is_ending = True
@@ -259,9 +263,8 @@ class PushRun:
             self._lanes |= new
             self._retries.look_again()
 
-        for queue in self._queues.leaving():
+        for queue in leaving:
             lane = self._lanes[queue]
-            lane.is_ending = True
             if not lane.is_busy and not self._is_retrying(queue):
                 # Messages in hand that nobody has begun go with the queue.
                 self._queues.seek(queue, lane.committable())
@@ -269,7 +272,7 @@ class PushRun:
                 lane.messages, lane.done = [], 0
                 self._settle_at = 0.0
         for queue, lane in self._lanes.items():
-            lane.is_ending = queue in self._queues.leaving()
+            lane.is_ending = queue in leaving
 
     def _is_retrying(self, queue: QueueName) -> bool:
         return any(retried_queue == queue for retried_queue, _ in self._retrying)
@@ -296,8 +299,11 @@ class PushRun:
     def _refill(self, lane: _Lane) -> None:
         """Takes the next messages of a queue into its lane."""
         rows, position = self._queues.buffers.take_of(lane.queue, self._options.chunk_max)
-        messages = [] if rows is None else list(to_messages(lane.queue[0], rows))
+        if rows is None:
+            lane.messages, lane.done, lane.position = [], 0, position
+            return
 
+        messages = list(to_messages(lane.queue[0], rows))
         waiting = self._retries.waiting_offsets(lane.queue)
         if waiting and self._options.is_ordered:
             messages = [
@@ -398,34 +404,39 @@ class PushRun:
             while lane.outcomes:
                 self._unsettled.append(lane.outcomes.popleft())
 
+        self._write_down()
+        settled, self._unsettled = self._unsettled, []
+
+        for outcome in settled:
+            place = outcome.queue, outcome.message.queue_offset
+            is_retried = self._retrying.pop(place, None) is not None
+            owned = self._lanes.get(outcome.queue)
+            if owned and outcome.reason and self._options.is_ordered and not is_retried:
+                self._settle_blocked(owned, outcome.message.queue_offset)
+
+        for queue, position in positions.items():
+            self._lanes[queue].settled = position
+        self._queues.commit_kept(positions)
+
+    def _write_down(self) -> None:
+        """Writes what was given up, then all that was refused, and what retries have done."""
         # What was refused of a queue that is lost comes to its new owner.
         outcomes = [
             outcome
             for outcome in self._unsettled
             if outcome.reason is None or outcome.queue in self._lanes
         ]
+        if not outcomes:
+            return
+
         attempts = [self._attempt(outcome) for outcome in outcomes]
-        policy = self._options.policy
-
         messages = {(each.queue, each.message.queue_offset): each.message for each in outcomes}
-        if attempts:
-            self._dead_letters.append(
-                (row, messages[row.queue, row.queue_offset]._asdict())
-                for row in self._retries.dying(attempts, policy)
-            )
-            self._retries.write(attempts, policy)
-        settled, self._unsettled = self._unsettled, []
+        dying = self._retries.dying(attempts, self._options.policy)
 
-        for outcome in settled:
-            place = outcome.queue, outcome.message.queue_offset
-            is_retried = self._retrying.pop(place, None) is not None
-            lane = self._lanes.get(outcome.queue)
-            if lane is not None and not is_retried and self._options.is_ordered and outcome.reason:
-                self._settle_blocked(lane, outcome.message.queue_offset)
-
-        for queue, position in positions.items():
-            self._lanes[queue].settled = position
-        self._queues.commit_kept(positions)
+        self._dead_letters.append(
+            (row, messages[row.queue, row.queue_offset]._asdict()) for row in dying
+        )
+        self._retries.write(attempts, self._options.policy)
 
     def _settle_blocked(self, lane: _Lane, offset: int) -> None:
         """Lets an ordered lane wait for its first message, or go on behind it if it is dead."""
