@@ -99,7 +99,7 @@ def create_views(
     all_messages.createOrReplaceTempView(prefix + _MESSAGES)
 
     topics = _topics(lake)
-    for topic in (bodies or {}).keys() & topics.keys() - {*TABLES, _CONSUMER_OFFSETS, _MESSAGES}:
+    for topic in (bodies or {}).keys() & topics.keys() - {*TABLES, *CONSUMER_TABLES, _MESSAGES}:
         rows = _rows(spark, lake, topics[topic]).where(f"epoch <= {epoch}")
         view = f"{prefix}{topic}".replace("`", "``")
         with_body_columns(rows, (bodies or {})[topic]).createOrReplaceTempView(f"`{view}`")

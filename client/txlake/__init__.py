@@ -10,10 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from txlake._consumed_message import ConsumedMessage
     from txlake.async_consumer import AsyncConsumer
     from txlake.bodies import BodySchema, read_schema
     from txlake.consume_status import ConsumeStatus
-    from txlake.consumer import ConsumedMessage, Consumer
+    from txlake.consumer import Consumer
     from txlake.errors import (
         ClosedError,
         ConsumerError,
@@ -49,7 +50,8 @@ _NAMES = {
     "async_consumer": ("AsyncConsumer",),
     "consume_status": ("ConsumeStatus",),
     "bodies": ("BodySchema", "read_schema"),
-    "consumer": ("ConsumedMessage", "Consumer"),
+    "_consumed_message": ("ConsumedMessage",),
+    "consumer": ("Consumer",),
     "errors": (
         "ClosedError", "ConsumerError", "GroupBusyError", "LakeError", "MessageError",
         "NoListenerError", "OffsetGapError", "OffsetOutOfRangeError", "SchemaError",

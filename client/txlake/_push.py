@@ -14,89 +14,30 @@ done of a lane is settled in this order, so that a crash between two steps loses
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from queue import Empty, Queue, SimpleQueue
 
 import pyarrow as pa
 
-from txlake._assignment import Queue as QueueName
+from txlake._assignment import Queue
 from txlake._consumed_message import ConsumedMessage, to_messages
 from txlake._dead_letters import DeadLetters
 from txlake._group_queues import GroupQueues
-from txlake._listener_call import Listener, call_listener
+from txlake._lanes import Lane, ListenerThreads, Outcome, PushOptions, Retried
+from txlake._listener_call import Listener
 from txlake._retries import DEAD, Attempt, GroupRetries, Retry, RetryPolicy
 from txlake.errors import OffsetOutOfRangeError, StoreAwayError, TxlakeError
 
 log = logging.getLogger("txlake.consumer")
 
-_TURN_S = 0.1  # of a lane on a thread, when other lanes wait for threads
 _REFUSED_SETTLE_S = 0.2  # a refusal is written down so soon, even if commits are rarer
 _RETRY_LOOK_S = 0.5  # between two looks for what an operator has resumed
 _STORE_RETRY_LOOK_S = 5.0
-_RETRY_READ_ROWS = 500
 _RETRY_AGAIN_S = 10.0  # between two looks at all that wait, whatever was passed over
 _AWAY_PAUSE_S = 1.0
 _JOIN_S = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class PushOptions:
-    """How messages are handed to a listener."""
-
-    threads: int
-    batch_max: int
-    is_ordered: bool
-    commit_interval_s: float
-    policy: RetryPolicy
-    chunk_max: int
-
-
-@dataclass(slots=True)
-class _Outcome:
-    """What became of one message at one attempt; `reason` None: it is done."""
-
-    message: ConsumedMessage
-    reason: str | None
-    at: datetime
-
-    @property
-    def queue(self) -> QueueName:
-        return self.message.topic, self.message.queue_id
-
-
-@dataclass(slots=True)
-class _Lane:
-    """One queue's messages: `messages[done:]` are still to be handed out."""
-
-    queue: QueueName
-    position: int  # after all its messages
-    messages: list[ConsumedMessage] = field(default_factory=list)
-    done: int = 0
-    outcomes: deque[_Outcome] = field(default_factory=deque)
-    is_busy: bool = False
-    is_ending: bool = False
-    settled: int = 0  # its position when outcomes were last written down
-    blocked_until: datetime | None = None  # of an ordered lane: when its first message comes again
-
-    def committable(self) -> int:
-        """Returns the offset before which all messages are done or refused."""
-        if self.done < len(self.messages):
-            return self.messages[self.done].queue_offset
-        return self.position
-
-
-@dataclass(slots=True)
-class _Retried:
-    """A message that comes again, out of its queue's order."""
-
-    message: ConsumedMessage
-    outcomes: deque[_Outcome] = field(default_factory=deque)
 
 
 class PushRun:
@@ -114,18 +55,13 @@ class PushRun:
         self._queues = queues
         self._retries = retries
         self._dead_letters = dead_letters
-        self._listener = listener
+        self._threads = ListenerThreads(listener, options)
         self._options = options
         self._is_stopped = is_stopped
 
-        self._lanes: dict[QueueName, _Lane] = {}
-        self._retrying: dict[tuple[QueueName, int], _Retried] = {}
-        self._unsettled: list[_Outcome] = []
-        self._tasks: SimpleQueue[_Lane | _Retried | None] = SimpleQueue()
-        # No SimpleQueue: of Python 3.11 its get() with a timeout can wait for ever, if items were
-        # taken without waiting before.
-        self._finished: Queue[_Lane | _Retried] = Queue()
-
+        self._lanes: dict[Queue, Lane] = {}
+        self._retrying: dict[tuple[Queue, int], Retried] = {}
+        self._unsettled: list[Outcome] = []
         self._settle_at = time.monotonic() + options.commit_interval_s
         self._retry_look_at = 0.0
         self._retry_again_at = 0.0
@@ -135,20 +71,14 @@ class PushRun:
 
         Errors: those of `Consumer.poll`, but for a store that is away: that is waited for.
         """
-        threads = [
-            threading.Thread(target=self._work, name=f"txlake-listener-{number}", daemon=True)
-            for number in range(self._options.threads)
-        ]
-        for thread in threads:
-            thread.start()
-
+        self._threads.start()
         is_sound = False
         try:
             while not self._is_stopped():
                 self._turn()
             is_sound = True
         finally:
-            self._end(threads)
+            self._end()
             # After an error as much as can be: the rest comes again.
             with nullcontext() if is_sound else suppress(TxlakeError):
                 self._follow_assignment()
@@ -165,93 +95,42 @@ class PushRun:
             log.warning("%s", error)
             time.sleep(_AWAY_PAUSE_S)
 
-        self._collect(self._queues.pause_s())
+        self._take_back(self._queues.pause_s())
 
-    def _end(self, threads: Sequence[threading.Thread]) -> None:
+    def _end(self) -> None:
         """Lets the threads end what they have in hand."""
         for lane in self._lanes.values():
             lane.is_ending = True
-        for _ in threads:
-            self._tasks.put(None)
+        self._threads.stop()
 
-        while any(thread.is_alive() for thread in threads):
+        while self._threads.are_alive(_JOIN_S):
             with suppress(TxlakeError):
                 self._queues.keep()  # a slow listener keeps its queues
-            for thread in threads:
-                thread.join(_JOIN_S / len(threads))
 
-        self._collect(0.0)
+        self._take_back(0.0)
         for lane in self._lanes.values():  # what was not handed out is polled again
             if lane.queue in self._queues.buffers.positions():
                 self._queues.seek(lane.queue, lane.committable())
 
-    # -- on the threads of listeners
-
-    def _work(self) -> None:
-        while True:
-            task = self._tasks.get()
-            if task is None:
-                return
-
-            if isinstance(task, _Lane):
-                self._work_through(task)
-            else:
-                (reason,) = call_listener(self._listener, [task.message])
-                task.outcomes.append(_Outcome(task.message, reason, _now()))
-            self._finished.put(task)
-
-    def _work_through(self, lane: _Lane) -> None:
-        """Hands batches of a lane to the listener, for one turn of the thread."""
-        until = time.monotonic() + _TURN_S
-
-        while lane.done < len(lane.messages) and not lane.is_ending:
-            batch = lane.messages[lane.done : lane.done + self._options.batch_max]
-            if batch[0].reconsume_times:
-                batch = batch[:1]  # what was refused comes again alone
-
-            reasons = call_listener(self._listener, batch)
-            if self._options.is_ordered and any(reasons):
-                first = next(index for index, reason in enumerate(reasons) if reason)
-                lane.done += first
-                lane.blocked_until = datetime.max.replace(tzinfo=timezone.utc)
-                # Last: what is settled of it changes the lane's first message.
-                lane.outcomes.append(_Outcome(batch[first], reasons[first], _now()))
-                return
-
-            # A refusal is there before the lane's position passes it.
-            for message, reason in zip(batch, reasons, strict=True):
-                if reason or message.reconsume_times:
-                    lane.outcomes.append(_Outcome(message, reason, _now()))
-            lane.done += len(batch)
-
-            if time.monotonic() >= until:
-                return
-
-    # -- on the thread that runs
-
-    def _collect(self, wait_s: float) -> None:
+    def _take_back(self, wait_s: float) -> None:
         """Takes back what threads have finished; waits for some of it."""
-        try:
-            task = self._finished.get(timeout=wait_s) if wait_s else self._finished.get_nowait()
-            while True:
-                if isinstance(task, _Lane):
-                    task.is_busy = False
-                else:
-                    self._unsettled += task.outcomes
-                task = self._finished.get_nowait()
-        except Empty:
-            return
+        for task in self._threads.take_finished(wait_s):
+            if isinstance(task, Lane):
+                task.is_busy = False
+            else:
+                self._unsettled += task.outcomes
 
     def _follow_assignment(self) -> None:
         """Makes lanes for new queues, drops those of lost ones, ends those that are to go."""
-        positions = self._queues.buffers.positions()
         self._queues.take_lost()
+        positions = self._queues.buffers.positions()
+        leaving = self._queues.leaving()
 
         for queue in [queue for queue in self._lanes if queue not in positions]:
             self._lanes.pop(queue).is_ending = True
 
         new = {
-            queue: _Lane(queue, position, settled=position)
+            queue: Lane(queue, position, settled=position)
             for queue, position in positions.items()
             if queue not in self._lanes
         }
@@ -259,9 +138,8 @@ class PushRun:
             self._lanes |= new
             self._retries.look_again()
 
-        for queue in self._queues.leaving():
+        for queue in leaving:
             lane = self._lanes[queue]
-            lane.is_ending = True
             if not lane.is_busy and not self._is_retrying(queue):
                 # Messages in hand that nobody has begun go with the queue.
                 self._queues.seek(queue, lane.committable())
@@ -269,9 +147,9 @@ class PushRun:
                 lane.messages, lane.done = [], 0
                 self._settle_at = 0.0
         for queue, lane in self._lanes.items():
-            lane.is_ending = queue in self._queues.leaving()
+            lane.is_ending = queue in leaving
 
-    def _is_retrying(self, queue: QueueName) -> bool:
+    def _is_retrying(self, queue: Queue) -> bool:
         return any(retried_queue == queue for retried_queue, _ in self._retrying)
 
     def _hand_out(self) -> None:
@@ -289,15 +167,18 @@ class PushRun:
                 self._refill(lane)
             if lane.messages and lane.blocked_until is None:
                 lane.is_busy = True
-                self._tasks.put(lane)
+                self._threads.put(lane)
 
         self._hand_out_retries()
 
-    def _refill(self, lane: _Lane) -> None:
+    def _refill(self, lane: Lane) -> None:
         """Takes the next messages of a queue into its lane."""
         rows, position = self._queues.buffers.take_of(lane.queue, self._options.chunk_max)
-        messages = [] if rows is None else list(to_messages(lane.queue[0], rows))
+        if rows is None:
+            lane.messages, lane.done, lane.position = [], 0, position
+            return
 
+        messages = list(to_messages(lane.queue[0], rows))
         waiting = self._retries.waiting_offsets(lane.queue)
         if waiting and self._options.is_ordered:
             messages = [
@@ -311,7 +192,7 @@ class PushRun:
         if self._options.is_ordered:
             self._unblock(lane)
 
-    def _unblock(self, lane: _Lane) -> None:
+    def _unblock(self, lane: Lane) -> None:
         """Lets an ordered lane go on, or wait until its first message is due."""
         lane.blocked_until = None
         if lane.done == len(lane.messages):
@@ -342,9 +223,9 @@ class PushRun:
         for row in self._retries.due(self._is_retried_here, free) if free > 0 else ():
             message = self._read(row)
             if message is not None:
-                retried = _Retried(message._replace(reconsume_times=row.retries))
+                retried = Retried(message._replace(reconsume_times=row.retries))
                 self._retrying[row.queue, row.queue_offset] = retried
-                self._tasks.put(retried)
+                self._threads.put(retried)
 
     def _is_retried_here(self, row: Retry) -> bool:
         """Returns whether a message comes again beside its queue, by this consumer."""
@@ -398,36 +279,41 @@ class PushRun:
             while lane.outcomes:
                 self._unsettled.append(lane.outcomes.popleft())
 
+        self._write_down()
+        settled, self._unsettled = self._unsettled, []
+
+        for outcome in settled:
+            place = outcome.queue, outcome.message.queue_offset
+            is_retried = self._retrying.pop(place, None) is not None
+            owned = self._lanes.get(outcome.queue)
+            if owned and outcome.reason and self._options.is_ordered and not is_retried:
+                self._settle_blocked(owned, outcome.message.queue_offset)
+
+        for queue, position in positions.items():
+            self._lanes[queue].settled = position
+        self._queues.commit_kept(positions)
+
+    def _write_down(self) -> None:
+        """Writes what was given up, then all that was refused, and what retries have done."""
         # What was refused of a queue that is lost comes to its new owner.
         outcomes = [
             outcome
             for outcome in self._unsettled
             if outcome.reason is None or outcome.queue in self._lanes
         ]
+        if not outcomes:
+            return
+
         attempts = [self._attempt(outcome) for outcome in outcomes]
-        policy = self._options.policy
-
         messages = {(each.queue, each.message.queue_offset): each.message for each in outcomes}
-        if attempts:
-            self._dead_letters.append(
-                (row, messages[row.queue, row.queue_offset]._asdict())
-                for row in self._retries.dying(attempts, policy)
-            )
-            self._retries.write(attempts, policy)
-        settled, self._unsettled = self._unsettled, []
+        dying = self._retries.dying(attempts, self._options.policy)
 
-        for outcome in settled:
-            place = outcome.queue, outcome.message.queue_offset
-            is_retried = self._retrying.pop(place, None) is not None
-            lane = self._lanes.get(outcome.queue)
-            if lane is not None and not is_retried and self._options.is_ordered and outcome.reason:
-                self._settle_blocked(lane, outcome.message.queue_offset)
+        self._dead_letters.append(
+            (row, messages[row.queue, row.queue_offset]._asdict()) for row in dying
+        )
+        self._retries.write(attempts, self._options.policy)
 
-        for queue, position in positions.items():
-            self._lanes[queue].settled = position
-        self._queues.commit_kept(positions)
-
-    def _settle_blocked(self, lane: _Lane, offset: int) -> None:
+    def _settle_blocked(self, lane: Lane, offset: int) -> None:
         """Lets an ordered lane wait for its first message, or go on behind it if it is dead."""
         if lane.committable() != offset or lane.done == len(lane.messages):
             return  # the queue is to go, or was away meanwhile
@@ -441,7 +327,7 @@ class PushRun:
             lane.messages[lane.done] = message._replace(reconsume_times=row.retries)
             lane.blocked_until = row.due_at
 
-    def _attempt(self, outcome: _Outcome) -> Attempt:
+    def _attempt(self, outcome: Outcome) -> Attempt:
         message = outcome.message
         generation = self._queues.ownership.generations().get(outcome.queue, 0)
         return Attempt(

@@ -9,7 +9,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from txlake.consumer import ConsumedMessage, Consumer
+from txlake._consumed_message import ConsumedMessage
+from txlake.consumer import Consumer
 from txlake.errors import UnknownTopicError
 
 _ResultT = TypeVar("_ResultT")

@@ -18,6 +18,7 @@ from txlake._dead_letters import TABLE as DEAD_LETTERS
 from txlake._dead_letters import DeadLetters
 from txlake._group_queues import GroupQueues, Subscription
 from txlake._lake import Lake
+from txlake._lanes import PushOptions
 from txlake._listener_call import Listener
 from txlake._members import TABLE as MEMBERS
 from txlake._members import ConsumerMembers, Membership
@@ -26,7 +27,7 @@ from txlake._ownership import Ownership
 from txlake._paths import is_in_store
 from txlake._poll_backoff import PollBackoff
 from txlake._process import ProcessGuard, note_delta_is_used
-from txlake._push import PushOptions, PushRun
+from txlake._push import PushRun
 from txlake._queues import QueueBuffers
 from txlake._retries import TABLE as RETRIES
 from txlake._retries import ConsumerRetries, GroupRetries, RetryPolicy
