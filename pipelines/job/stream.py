@@ -143,7 +143,7 @@ class Stream:
             self._finisher.shutdown(wait=True)
 
     def _start_query(self) -> StreamingQuery:
-        source = kafka_source(self._spark, self._settings, self._intake, self._starts)
+        source = kafka_stream(self._spark, self._settings, self._intake, self._starts)
         self._returned_at = time.monotonic()
         self._query_name = _unused_query_name(self._spark)
         return (
@@ -190,7 +190,7 @@ class Stream:
             return False
         return query.isActive and query.exception() is None
 
-    def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
+    def _on_batch(self, _batch: DataFrame, batch_id: int) -> None:
         self._returned_at = None
         self._trigger.batch_started()
 
@@ -199,7 +199,7 @@ class Stream:
                 raise self._failure
 
             if not self._is_ending:
-                self._run_epoch(batch, batch_id)
+                self._run_epoch(batch_id)
             if not self._is_ending:
                 self._epochs.prefetch_end_offsets()
         except BaseException as error:
@@ -247,7 +247,7 @@ class Stream:
             return False
         return self._died.is_landed(last.landed())
 
-    def _run_epoch(self, batch: DataFrame, batch_id: int) -> None:
+    def _run_epoch(self, batch_id: int) -> None:
         """Reads a micro-batch and begins its epoch; waits for it until the next is to be cut."""
         began_at = time.monotonic()
         self._before_plan()  # another driver that has taken over deletes this one's checkpoint
@@ -258,7 +258,7 @@ class Stream:
         self._check_start(batch_id)
 
         with self._mark.over(ends, self._intake.divisor):
-            landed = self._epochs.land_batch(batch, ends)
+            landed = self._epochs.land_batch(ends)
 
         self._running.result()
         with self._planning:
@@ -318,14 +318,16 @@ def _unused_query_name(spark: SparkSession) -> str:
     return next(name for name in names if name not in used_names)
 
 
-def kafka_source(
+def kafka_stream(
     spark: SparkSession, settings: Settings, intake: Intake, starts: Mapping[Partition, int]
 ) -> DataFrame:
-    """Returns the stream of all our topics, with a tick: without data a query runs no batch."""
+    """Returns the stream of all our topics, with a tick: without data a query runs no batch.
+
+    It cuts micro-batches; their records are read by the tasks that land them.
+    """
     records = (
         spark.readStream.format("kafka")
-        .options(**spark_options(settings.kafka, intake.poll_records))
-        .option("includeHeaders", "true")
+        .options(**spark_options(settings.kafka))
         .option("subscribe", ",".join(settings.kafka.topics().values()))
         .option("startingOffsets", json.dumps(offsets_json(starts)))
         .option("maxOffsetsPerTrigger", intake.epoch_offsets)
@@ -334,10 +336,7 @@ def kafka_source(
     )
 
     tick = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
-    null_columns = (
-        f"cast(NULL AS {field.dataType.simpleString()}) AS {field.name}" for field in records.schema
-    )
-    return records.unionByName(tick.selectExpr(*null_columns))
+    return records.select("topic").unionByName(tick.selectExpr("cast(NULL AS string) AS topic"))
 
 
 def batch_end_offsets(checkpoint: Path, batch_id: int) -> dict[Partition, int]:
