@@ -12,11 +12,13 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +34,9 @@ from pipelines.errors import (
 )
 from pipelines.job.landing_mark import DiedLanding, LandingMark
 from pipelines.job.maintenance import MaintenanceScheduler
+from pipelines.job.processor_time import ProcessorTime
 from pipelines.job.trigger import Trigger
-from pipelines.jvm.session import jvm_error, jvm_has_ended
+from pipelines.jvm.session import jvm_error, jvm_has_ended, jvm_pid
 from pipelines.kafka_client.admin import Partition
 from pipelines.kafka_client.intake import Intake
 from pipelines.kafka_client.options import offsets_json, spark_options
@@ -110,7 +113,10 @@ class Stream:
         self._starts = epochs.start_offsets()
         self._partitions = set(self._starts)
         self._interval_s = settings.stream.trigger_interval_ms / 1000
-        self._trigger = Trigger(self._interval_s)
+        processor_time = ProcessorTime([os.getpid(), jvm_pid(spark)])
+        cores = settings.stream.cores_percent / 100
+        self._trigger = Trigger(self._interval_s, cores, processor_time)
+        self._pace = self._trigger.batch_started()
 
         self._query_name = QUERY_NAME
         self._failure: BaseException | None = None
@@ -150,7 +156,7 @@ class Stream:
             source.writeStream.queryName(self._query_name)
             .foreachBatch(self._on_batch)
             .option("checkpointLocation", str(self._checkpoint))
-            .trigger(processingTime=f"{self._settings.stream.trigger_interval_ms} milliseconds")
+            .trigger(processingTime="0 seconds")  # `_run_epoch` waits
             .start()
         )
 
@@ -192,7 +198,7 @@ class Stream:
 
     def _on_batch(self, _batch: DataFrame, batch_id: int) -> None:
         self._returned_at = None
-        self._trigger.batch_started()
+        self._pace = self._trigger.batch_started()
 
         try:
             if self._failure is not None:  # of an epoch that ended between two micro-batches
@@ -209,8 +215,6 @@ class Stream:
             raise
         finally:
             self._returned_at = time.monotonic()
-
-        self._trigger.batch_finished()
 
     def _classify(self, error: BaseException) -> BaseException:
         """Returns an error as the store's or the checkpoint's, if it is one of theirs.
@@ -266,16 +270,21 @@ class Stream:
                 return
             self._before_plan()
             epoch = self._epochs.plan(landed)
-            idle_until = time.monotonic() + self._trigger.wait_s()
-            self._running = self._finisher.submit(self._finish, epoch, began_at, idle_until)
+            wait_s = partial(self._pace.wait_s, has_records=landed.batch is not None)
+            self._running = self._finisher.submit(self._finish, epoch, began_at, wait_s)
 
-        wait_for([self._running], self._trigger.wait_s())
+        wait_for([self._running], self._pace.longest_wait_s())
         if self._running.done():
             self._running.result()
-            self._stop.wait(self._trigger.wait_s())
+            self._stop.wait(wait_s())
 
-    def _finish(self, epoch: PlannedEpoch | None, began_at: float, idle_until: float) -> None:
-        """Finishes an epoch, and maintains the lake until the next micro-batch is due."""
+    def _finish(
+        self, epoch: PlannedEpoch | None, began_at: float, wait_s: Callable[[], float]
+    ) -> None:
+        """Finishes an epoch, and maintains the lake until the next micro-batch is due.
+
+        Input: `wait_s` returns the time until that.
+        """
         try:
             plan = None
             if epoch is not None:
@@ -283,7 +292,7 @@ class Stream:
                 self._epochs.finish(epoch)
                 self._on_epoch(plan, time.monotonic() - began_at)
 
-            self._maintenance.after_batch(plan, idle_until - time.monotonic())
+            self._maintenance.after_batch(plan, wait_s())
         except BaseException as error:
             self._failure = self._failure or error
             raise
