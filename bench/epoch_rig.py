@@ -30,10 +30,10 @@ class TimedRig:
 
         Errors: RuntimeError when there was nothing to do.
         """
-        records, ends = self.rig.waiting()
+        ends = self.rig.waiting()
         self.rig.now_ms = time.time_ns() // 1_000_000
         used, began = processor_s(os.getpgrp()), time.perf_counter()
-        plan = self.rig.epochs.run(records, ends)
+        plan = self.rig.epochs.run(ends)
         if plan is None:
             raise RuntimeError("nothing waited for this epoch")
 

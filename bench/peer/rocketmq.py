@@ -37,11 +37,14 @@ _LOGBACK = """<configuration>
 class RocketMQ:
     """Name server, broker and their clients, in a block; at its end all are killed.
 
-    Input: `class_path`: RocketMQ's jars and our program.
+    Input: `class_path`: RocketMQ's jars and our program; `broker_options`: over its defaults.
     """
 
-    def __init__(self, folder: Path, class_path: str) -> None:
+    def __init__(
+        self, folder: Path, class_path: str, broker_options: Mapping[str, str] | None = None
+    ) -> None:
         self.folder, self._class_path = folder.absolute(), class_path
+        self._broker_options = dict(broker_options or {})
         self._reserved: list[ports.Reservation] = []
         self.processes: dict[str, Process] = {}
         self.name_server = ""
@@ -110,6 +113,7 @@ class RocketMQ:
             "storePathCommitLog": self.folder / "store" / "commitlog",
             "brokerRole": "ASYNC_MASTER", "flushDiskType": "ASYNC_FLUSH",
             "diskMaxUsedSpaceRatio": 99,  # a disk that others fill
+            **self._broker_options,
         }  # fmt: skip
         package = "org.apache.rocketmq"
         self._start_server(

@@ -16,7 +16,7 @@ from bench.figures.sustained import UNDER_LOAD, sustained_rate
 from bench.job_process import BenchError
 from bench.load import run_load
 from bench.peer.rocketmq import CLIENT_JAVA, RocketMQ
-from bench.peer.turns import OURS, PEER, Turn
+from bench.peer.turns import OURS, PEER_ON_ROCKSDB, Turn
 from bench.sample_data import Mix
 from bench.sizes import Size
 from bench.usage import processor_s
@@ -49,7 +49,7 @@ def measure(bench: Bench, side: str, body_bytes: int, number: int) -> Turn:
     try:
         if side == OURS:
             return _ours(bench, folder, body_bytes, number)
-        return _rocketmq(bench, folder, body_bytes, number)
+        return _rocketmq(bench, folder, side, body_bytes, number)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -68,11 +68,12 @@ def _ours(bench: Bench, folder: Path, body_bytes: int, number: int) -> Turn:
     )  # fmt: skip
 
 
-def _rocketmq(bench: Bench, folder: Path, body_bytes: int, number: int) -> Turn:
+def _rocketmq(bench: Bench, folder: Path, side: str, body_bytes: int, number: int) -> Turn:
     size, mix = bench.size, Mix()
     sent, consumed = CounterFile(folder / "sent", 3), CounterFile(folder / "consumed", 1)
     samples = folder / "samples.json"
-    with RocketMQ(folder / "rocketmq", bench.class_path) as rocketmq:
+    broker_options = {"transRocksDBEnable": "true"} if side == PEER_ON_ROCKSDB else {}
+    with RocketMQ(folder / "rocketmq", bench.class_path, broker_options) as rocketmq:
         producer = rocketmq.start_java("producer", CLIENT_JAVA, [
             "SendTransactions", rocketmq.name_server, TOPIC, str(QUEUES), str(THREADS),
             str(body_bytes), str(size.in_flight), str(mix.rolled_back), str(mix.unanswered),
@@ -94,7 +95,7 @@ def _rocketmq(bench: Bench, folder: Path, body_bytes: int, number: int) -> Turn:
     ages = [ms for at, ms in json.loads(samples.read_text("utf-8"))
             if watched.counts[0][0] <= at <= watched.counts[-1][0]]  # fmt: skip
     return Turn(
-        PEER, body_bytes, number, watched.rate, watched.cores, watched.counts, summary(ages, 0),
+        side, body_bytes, number, watched.rate, watched.cores, watched.counts, summary(ages, 0),
         failed=failed, not_delivered=committed - consumed.read()[0],
     )  # fmt: skip
 

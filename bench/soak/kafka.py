@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from pipelines.epoch.checks import KafkaCheckSender
 from pipelines.kafka_client.admin import Partition
-from pipelines.kafka_client.record_reader import KAFKA
 from storage.rows import instant
+from storage.wire.decode import KAFKA
 from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE
 from txlake import protocol as p
 

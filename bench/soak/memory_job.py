@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass
-from typing import Any, Final, cast
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+from typing import Final, cast
 
 from bench.soak.kafka import EPOCH_MS, MemoryAsker, MemoryKafka
+from pipelines.epoch.batch import Batch
 from pipelines.epoch.parameters import EpochSettings
 from pipelines.epoch.runner import EpochRunner
 from pipelines.job.maintenance import MaintenanceScheduler
-from pipelines.kafka_client.admin import KafkaAdmin
+from pipelines.kafka_client.admin import KafkaAdmin, Partition
 from pipelines.settings import Settings
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
 from storage.maintenance.limits import MaintenanceLimits
 from storage.rows import instant
 from storage.tasks import malloc
-from tests.support.local_landing import LocalLander
+from storage.tasks.kafka_reader import KafkaSource
+from storage.tasks.land import Landing
+from tests.support.local_landing import LocalLander, landed_here
 from txlake import protocol as p
 
 START_MS: Final = 1_767_225_600_000  # 2026-01-01
@@ -40,6 +43,23 @@ def mean(spent: Sequence[Spent]) -> Spent:
     return Spent(*map(statistics.mean, zip(*map(astuple, spent), strict=True)))
 
 
+@dataclass(frozen=True)
+class MemoryLander(LocalLander):
+    """A lander of records that stand in memory: each is taken from there once."""
+
+    kafka: MemoryKafka = field(kw_only=True)
+
+    def land(
+        self,
+        ranges: Mapping[Partition, range],
+        landing: Landing,
+        source: KafkaSource,
+        tasks: int,
+    ) -> Batch:
+        """Lands all that waits."""
+        return landed_here(self.kafka.take().to_batches(), landing, tasks)
+
+
 class MemoryJob:
     """The job without Spark: its epochs land their records in this process.
 
@@ -55,7 +75,7 @@ class MemoryJob:
         self.lake.create(instant(START_MS))
         self.kafka = kafka
         self.now_ms = START_MS
-        lander = LocalLander()
+        lander = MemoryLander(kafka=kafka)
         of_job = EpochSettings.of(settings, "bench", lander.parallelism)
         topics = cast(KafkaAdmin, kafka)
         self.epochs = EpochRunner(lander, self.lake, topics, asker, of_job, lambda: self.now_ms)
@@ -75,10 +95,10 @@ class MemoryJob:
     def epoch(self) -> Spent | None:
         """Lets a minute pass, and lands what was sent. Output: None if nothing was to be done."""
         self.now_ms += EPOCH_MS
-        records, ends = self.kafka.take(), self.kafka.end_offsets(self.kafka.places())
+        ends = self.kafka.end_offsets(self.kafka.places())
         began, used = time.perf_counter(), time.process_time()
         self.epochs.prefetch_end_offsets()
-        plan = self.epochs.run(cast(Any, records), ends)
+        plan = self.epochs.run(ends)
         ended, used = time.perf_counter(), time.process_time() - used
         self._maintainer.after_batch(plan, _IDLE_S)
         if plan is None:

@@ -1,4 +1,4 @@
-"""An epoch's records landed by one Spark job: tasks decode and write, the driver gets narrow rows.
+"""An epoch's records landed by one Spark job: tasks read, decode and write; narrow rows come back.
 
 `Lander` is all that an epoch needs of Spark; tests have one that needs no JVM.
 
@@ -7,13 +7,12 @@ Source: docs/protocol/wire.md "What can be read"; ARCHITECTURE.md "One epoch", 1
 
 from __future__ import annotations
 
-import json
-import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
@@ -22,35 +21,27 @@ from pipelines.epoch.batch import Batch, rows_by_kind
 from pipelines.epoch.memory import LARGE_RECORDS, release_memory
 from pipelines.errors import LargeEpochError
 from pipelines.jvm.spark_private import jvm_of
-from pipelines.kafka_client.options import offsets_json
+from pipelines.kafka_client.admin import Partition
+from pipelines.kafka_client.record_reader import unread_error
 from storage.files.data_files import DataFile
-from storage.lake.epochs import Range
 from storage.tasks.in_spark import LandTask
+from storage.tasks.kafka_reader import (
+    KafkaSource,
+    RecordRange,
+    UnreadRecordsError,
+    read_records,
+)
 from storage.tasks.land import LANDED_IN_SPARK, TOO_MUCH, Landing, read_landed
-from storage.wire.decode import KAFKA_COLUMNS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 
-log = logging.getLogger("txlake.kafka")
-
-FallbackReader = Callable[[], Iterator[pa.RecordBatch]]
-# Java's words for a record's time in ms that is too large to be counted in us.
-_TIME_OVERFLOW = "long overflow"
-_KAFKA_TYPES = (
-    "string",
-    "int",
-    "long",
-    "timestamp",
-    "binary",
-    "binary",
-    "array<struct<key: string, value: binary>>",
-)
+Shares = tuple[tuple[RecordRange, ...], ...]
 
 
 class Lander(Protocol):
-    """Reader and lander of Kafka's records: tasks of Spark, or one process without Spark.
+    """Lander of Kafka's records: tasks of Spark, or one process without Spark.
 
     `parallelism`: the number of tasks that run at once. `spark`: the session whose tasks deliver
     many messages; None: the driver delivers.
@@ -62,13 +53,17 @@ class Lander(Protocol):
     @property
     def spark(self) -> SparkSession | None: ...
 
-    def read(self, ranges: tuple[Range, ...], options: Mapping[str, str]) -> Any:
-        """Returns recorded ranges, read again from Kafka. Input: options of Spark's source."""
-
     def land(
-        self, records: Any, landing: Landing, tasks: int, fallback_reader: FallbackReader
+        self,
+        ranges: Mapping[Partition, range],
+        landing: Landing,
+        source: KafkaSource,
+        tasks: int,
     ) -> Batch:
-        """Lands records that came from `read` or the stream. Input: as `land`."""
+        """Reads offsets from Kafka, and lands them. Input: as `land`; 0 tasks: in the driver.
+
+        Errors: as `land`.
+        """
 
     def warm_up(self, landing: Landing, tasks: int) -> None:
         """Prepares for a landing: the first one of a process takes longer."""
@@ -84,13 +79,16 @@ class SparkLander:
     def parallelism(self) -> int:
         return self.spark.sparkContext.defaultParallelism
 
-    def read(self, ranges: tuple[Range, ...], options: Mapping[str, str]) -> DataFrame:
-        return kafka_records(self.spark, ranges, options)
-
     def land(
-        self, records: DataFrame, landing: Landing, tasks: int, fallback_reader: FallbackReader
+        self,
+        ranges: Mapping[Partition, range],
+        landing: Landing,
+        source: KafkaSource,
+        tasks: int,
     ) -> Batch:
-        return land(records, landing, tasks, fallback_reader)
+        if tasks == 0:
+            return land_here(ranges, landing, source)
+        return land(self.spark, ranges, landing, source, tasks)
 
     def warm_up(self, landing: Landing, tasks: int) -> None:
         warm_up(self.spark, landing, tasks)
@@ -123,58 +121,89 @@ class _TaskResults:
 
 
 def land(
-    records: DataFrame, landing: Landing, tasks: int, fallback_reader: FallbackReader | None = None
+    spark: SparkSession,
+    ranges: Mapping[Partition, range],
+    landing: Landing,
+    source: KafkaSource,
+    tasks: int,
 ) -> Batch:
-    """Lands Kafka records by one Spark job of `tasks` tasks, at most one a Kafka partition.
+    """Lands offsets of Kafka by one Spark job of `tasks` tasks, each of which reads its share.
 
-    Input: rows of Spark's Kafka source; `fallback_reader` reads them without Spark, if Spark
-    cannot. Output: their narrow rows, and the files to commit.
-    Errors: LargeEpochError if the driver cannot take the narrow rows of a task.
+    Output: the records' narrow rows, and the files to commit.
+    Errors: LargeEpochError if the driver cannot take the narrow rows of a task; LostInputError;
+    KafkaAwayError.
     """
-    kafka = records.where("topic IS NOT NULL").select(*KAFKA_COLUMNS).coalesce(tasks)
-    landed = kafka.mapInArrow(LandTask(landing), LANDED_IN_SPARK)
+    task = LandTask(landing, source, shares_of(ranges, tasks))
+    landed = spark.range(0, tasks, 1, tasks).mapInArrow(task, LANDED_IN_SPARK)
 
-    with job_description(records.sparkSession, landing.epoch, "land", tasks):
+    with job_description(spark, landing.epoch, "land", tasks):
         try:
             batch = _TaskResults().read(arrow_batches(landed))
         except Exception as error:
-            if TOO_MUCH in str(error):
-                raise LargeEpochError(
-                    f"epoch {landing.epoch}: a task would hand back texts of more than "
-                    f"{landing.narrow_bytes_max} bytes to the driver; give the JVM more memory, or "
-                    "lower max_offsets_per_trigger"
-                ) from None
-            if fallback_reader is None or _TIME_OVERFLOW not in str(error):
-                raise
-
-            log.warning(
-                "epoch %d: a record has a time that Spark cannot hold; the epoch is read without "
-                "Spark, and the record is a row with its reason, bad_timestamp",
-                landing.epoch,
-            )
-            batch = _TaskResults().read(landing(fallback_reader()))
+            _raise_known(error, landing)
+            raise
 
     release_memory(batch.records)  # the parts took as much memory again
     if batch.records > LARGE_RECORDS:
         # Gives back what tasks handed over: 0.2 GB after two million records.
-        jvm_of(records.sparkSession).System.gc()
+        jvm_of(spark).System.gc()
     return batch
 
 
+def land_here(ranges: Mapping[Partition, range], landing: Landing, source: KafkaSource) -> Batch:
+    """Lands offsets of Kafka in this process. Output and errors: as `land`."""
+    records = read_records(source, [RecordRange(*p, r.start, r.stop) for p, r in ranges.items()])
+    try:
+        batch = _TaskResults().read(landing(records))
+    except (UnreadRecordsError, ValueError) as error:
+        _raise_known(error, landing)
+        raise
+    return replace(batch, tasks=0)
+
+
+def _raise_known(error: Exception, landing: Landing) -> None:
+    """Raises an error of ours that a task's stands for: of a task's only the text comes."""
+    if TOO_MUCH in str(error):
+        raise LargeEpochError(
+            f"epoch {landing.epoch}: a task would hand back texts of more than "
+            f"{landing.narrow_bytes_max} bytes to the driver; give the JVM more memory, or "
+            "lower max_offsets_per_trigger"
+        ) from None
+
+    unread = unread_error(str(error))
+    if unread is not None:
+        raise unread from error
+
+
+def shares_of(ranges: Mapping[Partition, range], tasks: int) -> Shares:
+    """Returns the offsets that each task reads: shares of equal length, in Kafka's order.
+
+    A share is cut within a partition where that is due, so most partitions are in one share whole.
+    """
+    total = sum(map(len, ranges.values()))
+    bounds = [total * number // tasks for number in range(tasks + 1)]
+    shares: list[list[RecordRange]] = [[] for _ in range(tasks)]
+    passed = 0
+
+    for (topic, partition), offsets in sorted(ranges.items()):
+        for share, (first, end) in zip(shares, pairwise(bounds), strict=True):
+            start = max(offsets.start, offsets.start + first - passed)
+            stop = min(offsets.stop, offsets.start + end - passed)
+            if start < stop:
+                share.append(RecordRange(topic, partition, start, stop))
+        passed += len(offsets)
+
+    return tuple(map(tuple, shares))
+
+
 def warm_up(spark: SparkSession, landing: Landing, tasks: int) -> None:
-    """Lands an empty frame: Python workers start, and the JVM loads the classes of a landing.
+    """Lands nothing: Python workers start, and the JVM loads the classes of a landing.
 
     Without it the first epoch takes about 1.5 s longer. Errors are ignored: the first landing meets
     them, too.
     """
-    columns = [
-        f"CAST(NULL AS {spark_type}) AS {name}"
-        for name, spark_type in zip(KAFKA_COLUMNS, _KAFKA_TYPES, strict=True)
-    ]
-    no_records = spark.range(0, tasks, 1, tasks).where("id < 0").selectExpr(*columns)
-
     with suppress(Exception):
-        land(no_records, landing, tasks)
+        land(spark, {}, landing, KafkaSource(""), tasks)
 
 
 @contextmanager
@@ -186,25 +215,3 @@ def job_description(spark: SparkSession, epoch: int, step: str, tasks: int) -> I
         yield
     finally:
         spark.sparkContext.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
-
-
-def kafka_records(
-    spark: SparkSession, ranges: tuple[Range, ...], options: Mapping[str, str]
-) -> DataFrame:
-    """Returns recorded ranges, read again from Kafka as one batch.
-
-    Partitions that were made since are left out.
-    """
-    starts = offsets_json({r.place: r.from_offset for r in ranges})
-    ends = offsets_json({r.place: r.to_offset for r in ranges})
-    partitions = {topic: [int(n) for n in offsets] for topic, offsets in starts.items()}
-
-    return (
-        spark.read.format("kafka")
-        .options(**options)
-        .option("includeHeaders", "true")
-        .option("assign", json.dumps(partitions))
-        .option("startingOffsets", json.dumps(starts))
-        .option("endingOffsets", json.dumps(ends))
-        .load()
-    )

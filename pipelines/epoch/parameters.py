@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from checker.frames import Parameters
 from pipelines.epoch.task_sizing import TaskSizing
 from pipelines.kafka_client.intake import Intake
+from pipelines.kafka_client.options import portable_config
 from pipelines.settings import KafkaSettings, SecuritySettings, Settings
 from storage.lake.epochs import Plan
 from storage.lake.floor import FLOOR, Floor
 from storage.lake.loss import Loss, as_parameter
 from storage.lake.snapshots import Snapshot
 from storage.schemas import SNAPSHOT
+from storage.tasks.kafka_reader import KafkaSource
 from storage.wire.record_kinds import WireLimits
 
 # Keys of a plan's parameters outside the rules, beside its floor and the newest snapshot: the
@@ -27,7 +29,10 @@ _LOSSES = "losses"
 
 @dataclass(frozen=True)
 class EpochSettings:
-    """The part of the settings that an epoch needs."""
+    """The part of the settings that an epoch needs.
+
+    `client`: librdkafka's settings, for tasks on any machine.
+    """
 
     parameters: Parameters
     limits: WireLimits
@@ -38,6 +43,13 @@ class EpochSettings:
     sizes: TaskSizing
     intake: Intake
     security: SecuritySettings = field(default_factory=SecuritySettings)
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def source(self) -> KafkaSource:
+        """Returns the Kafka that tasks read from."""
+        servers = self.kafka.bootstrap_servers
+        return KafkaSource(servers, self.client, self.intake.fetch_bytes)
 
     @classmethod
     def of(
@@ -57,6 +69,7 @@ class EpochSettings:
             sizes=TaskSizing(parallelism, settings.stream.deliveries),
             intake=intake or Intake.of(settings),
             security=settings.security,
+            client=portable_config(settings.kafka.client),
         )
 
     def plan_parameters(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,8 +15,6 @@ from pipelines.epoch.parameters import EpochSettings, plan_limits
 from pipelines.epoch.recorded_state import topics_before
 from pipelines.epoch.signatures import verify_signatures
 from pipelines.errors import StartError
-from pipelines.kafka_client.options import spark_options
-from pipelines.kafka_client.record_reader import read_without_spark
 from storage import schemas
 from storage.lake.epochs import Place, Plan
 from storage.lake.lake import Lake
@@ -79,23 +76,13 @@ def reload_batch(
             if r.topic in missing_topics
         }
     )
-    ranges = tuple(
-        replace(r, from_offset=offset_ranges[r.place].start)
-        for r in plan.ranges
-        if offset_ranges.get(r.place)
-    )
-
     batch = Batch()
 
-    if ranges:
-        count = sum(r.to_offset - r.from_offset for r in plan.ranges)
-        options = spark_options(settings.kafka, settings.intake.poll_records)
-        batch = lander.land(
-            lander.read(ranges, options),
-            Landing(lake.place, plan.epoch, limits),
-            settings.sizes.landing_tasks(count),
-            partial(read_without_spark, settings.kafka, offset_ranges),
-        )
+    count = sum(map(len, offset_ranges.values()))
+    if count:
+        landing = Landing(lake.place, plan.epoch, limits)
+        tasks = settings.sizes.landing_tasks(count)
+        batch = lander.land(offset_ranges, landing, settings.source, tasks)
 
     for kind in landed_kinds:
         batch.add_table(_landed_rows(lake, kind, plan.epoch), kind)

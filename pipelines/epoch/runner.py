@@ -22,9 +22,8 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from functools import partial
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -55,7 +54,6 @@ from pipelines.epoch.signatures import verify_signatures
 from pipelines.epoch.task_sizing import TaskSizing
 from pipelines.epoch.write import EpochWriter
 from pipelines.kafka_client.admin import KafkaAdmin, Partition
-from pipelines.kafka_client.record_reader import read_without_spark
 from pipelines.kafka_client.source_log import SourceLog
 from storage.files.row_groups import Bounds
 from storage.lake.aging import advance_floor
@@ -67,11 +65,9 @@ from storage.lake.lake import Lake
 from storage.lake.progress import NO_PROGRESS, Progress, read_progress
 from storage.lake.snapshots import Snapshot
 from storage.schemas import SNAPSHOT
+from storage.tasks.kafka_reader import close_consumer
 from storage.tasks.land import Landing
 from storage.wire.record_kinds import ADMIN, HALF
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 log = logging.getLogger("txlake.kafka")
 # How long an end waits for the warm-up of a start: it is in Arrow's code, which would abort a
@@ -201,7 +197,7 @@ class EpochRunner:
     def warm_up(self) -> None:
         """Prepares Spark for a landing, in a thread beside the other steps of a start."""
         landing = Landing(self._lake.place, 0, self._settings.limits)
-        tasks = self._settings.sizes.landing_tasks(0)
+        tasks = self._settings.sizes.spark_tasks(0)
         self._warm_up = Thread(
             target=self._lander.warm_up, args=(landing, tasks), name="txlake-warm-up", daemon=True
         )
@@ -232,13 +228,12 @@ class EpochRunner:
         if progress.newest is not None and can_have_halves:
             self._planner.prefetch_end_offsets(progress.newest.landed())
 
-    def run(self, records: DataFrame, to_offsets: Mapping[Partition, int]) -> Plan | None:
-        """Runs one epoch over a micro-batch of Spark's Kafka source.
+    def run(self, to_offsets: Mapping[Partition, int]) -> Plan | None:
+        """Runs one epoch over a micro-batch, which begins where the last epoch ended.
 
-        Input: a micro-batch that begins where the last epoch ended; its end, by partition.
-        Output: the epoch's plan; None if there was nothing to do.
+        Input: its end, by partition. Output: the epoch's plan; None if there was nothing to do.
         """
-        landed = self.land_batch(records, to_offsets)
+        landed = self.land_batch(to_offsets)
         epoch = self.plan(landed)
         if epoch is None:
             return None
@@ -246,7 +241,7 @@ class EpochRunner:
         self.finish(epoch)
         return epoch.plan
 
-    def land_batch(self, records: DataFrame, to_offsets: Mapping[Partition, int]) -> LandedBatch:
+    def land_batch(self, to_offsets: Mapping[Partition, int]) -> LandedBatch:
         """Step 1, land. The epoch before is planned; it can still be running."""
         timer = StepTimer()
         newest = self.newest
@@ -255,7 +250,7 @@ class EpochRunner:
         batch = None
         if self._has_records(offset_ranges):
             epoch = 1 if newest is None else newest.epoch + 1
-            batch = self._land_records(records, epoch, self._kafka.present(offset_ranges))
+            batch = self._land_records(epoch, self._kafka.present(offset_ranges))
 
         timer.lap("gather")
         return LandedBatch(offset_ranges, batch, timer)
@@ -268,9 +263,7 @@ class EpochRunner:
             for (topic, _), offsets in offset_ranges.items()
         )
 
-    def _land_records(
-        self, records: DataFrame, epoch: int, present: Mapping[Partition, range]
-    ) -> Batch:
+    def _land_records(self, epoch: int, present: Mapping[Partition, range]) -> Batch:
         """Lands the records of a micro-batch, verifies signatures, logs gaps.
 
         Input: `present`: the offsets that are not accepted as lost.
@@ -278,8 +271,7 @@ class EpochRunner:
         settings = self._settings
         landing = Landing(self._lake.place, epoch, settings.limits, settings.intake.narrow_bytes)
         tasks = settings.sizes.landing_tasks(sum(map(len, present.values())))
-        fallback_reader = partial(read_without_spark, settings.kafka, present)
-        batch = self._lander.land(records, landing, tasks, fallback_reader)
+        batch = self._lander.land(present, landing, settings.source, tasks)
 
         for gap in unexplained(batch, present, settings.limits.topics):
             log.error("%s", gap)
@@ -346,8 +338,9 @@ class EpochRunner:
         self._committer.finish(epoch)
 
     def close(self) -> None:
-        """Waits for running writes and ends the threads."""
+        """Waits for running writes, ends the threads, closes the driver's reader of Kafka."""
         self._committer.close()
+        close_consumer()
         if self._warm_up is not None:
             self._warm_up.join(_WARM_UP_S)
 

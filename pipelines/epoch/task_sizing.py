@@ -13,8 +13,10 @@ TASK_ROWS: Final = 25_000
 TASK_BYTES: Final = 16 * 1024 * 1024
 # A delivering task has all its placements in memory, some hundred bytes a message.
 DELIVERY_ROWS_MAX: Final = 50_000
-# Up to this size the driver delivers by itself.
+# Up to this size the driver lands and delivers by itself: a Spark job takes longer.
 DRIVER_BYTES: Final = 16 * 1024 * 1024
+# It reads and decodes so many records in a tenth of a second, and Spark begins no job in less.
+DRIVER_ROWS: Final = 10_000
 _FIRST_BYTES = 1_024.0  # of a message, before the first epoch
 _WEIGHT = 0.5  # weight of the newest epoch
 
@@ -23,7 +25,7 @@ class TaskSizing:
     """The mean size of messages, and the number of tasks that follows from it.
 
     Input: `parallelism`: the number of tasks that run at once; `deliveries`: auto, driver,
-    executors.
+    executors: where bytes are moved.
     """
 
     def __init__(self, parallelism: int, deliveries: str = "auto") -> None:
@@ -37,7 +39,17 @@ class TaskSizing:
             self._mean_bytes += _WEIGHT * (size / messages - self._mean_bytes)
 
     def landing_tasks(self, records: int) -> int:
-        """Returns the number of tasks that land `records`: at least two, to overlap their waits."""
+        """Returns the number of tasks that land `records`; 0: the driver lands them.
+
+        At least two, to overlap their waits.
+        """
+        is_few = records <= DRIVER_ROWS and records * self._mean_bytes <= DRIVER_BYTES
+        if self._deliveries == "driver" or (self._deliveries == "auto" and is_few):
+            return 0
+        return self.spark_tasks(records)
+
+    def spark_tasks(self, records: int) -> int:
+        """Returns the number of Spark's tasks that land `records`, if the driver does not."""
         return max(min(2, self._parallelism), self._tasks(records))
 
     def delivery_tasks(self, messages: int) -> int:

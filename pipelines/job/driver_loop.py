@@ -274,11 +274,11 @@ class DriverLoop:
 
         self._intake.divisor = self._died.divisor
         log.warning(
-            "%s: until they are landed, 1/%d of the usual steps, up to %d records a poll of Kafka "
-            "and %d an epoch",
+            "%s: until they are landed, 1/%d of the usual steps, up to %d bytes a fetch of Kafka "
+            "and %d records an epoch",
             reason,
             self._died.divisor,
-            self._intake.poll_records,
+            self._intake.fetch_bytes,
             self._intake.epoch_offsets,
         )
 
@@ -321,7 +321,6 @@ class DriverLoop:
             self._on_committed,
         )
 
-        self._intake.tell()
         log.info(
             "running; owner %s; lake %s; Kafka %s; %s",
             self._owner,
@@ -379,7 +378,6 @@ class DriverLoop:
         Errors: StartError; KafkaAwayError.
         """
         self._kafka.check("timestamp_type" not in self._options.skip_checks)
-        self._intake.topics_take(self._kafka.batch_bytes_taken)
         self._topics_checked_at = time.monotonic()
 
     def _on_committed(self, plan: Plan, seconds: float) -> None:

@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Iterable
 
 from pipelines.epoch.runner import EpochRunner
-from pipelines.errors import JobError, KafkaAwayError, KafkaRefusedError
+from pipelines.errors import JobError, KafkaAwayError, KafkaRefusedError, LostInputError
 from storage.errors import LakeError, StoreAwayError
 from storage.lake.store_error import store_error
+from storage.tasks.kafka_reader import GONE
 
 log = logging.getLogger("txlake.driver")
 
@@ -36,6 +37,8 @@ _TEXT_MAX = 300
 
 def classify_error(error: BaseException, epochs: EpochRunner) -> BaseException:
     """Returns the error of a failed query as one of ours, if it is known."""
+    if isinstance(error, LostInputError) and GONE in str(error):
+        return _lost_offsets_error(epochs) or error
     if isinstance(error, (JobError, LakeError)):
         return error
     error_of_store = store_error(epochs.place, error)
@@ -51,12 +54,18 @@ def classify_error(error: BaseException, epochs: EpochRunner) -> BaseException:
         first_line = text.strip().splitlines()[0]
         return KafkaAwayError(f"the stream lost Kafka: {first_line[:_TEXT_MAX]}")
 
-    if "Could not read records in offset" in text or "some data may have been lost" in text.lower():
-        try:
-            epochs.start_offsets()
-        except JobError as lost:  # with the lost offsets, if Kafka can still tell
-            return lost
+    if "some data may have been lost" in text.lower():
+        return _lost_offsets_error(epochs) or error
     return error
+
+
+def _lost_offsets_error(epochs: EpochRunner) -> JobError | None:
+    """Returns the error with the lost offsets, if Kafka can still tell."""
+    try:
+        epochs.start_offsets()
+    except JobError as lost:
+        return lost
+    return None
 
 
 def _has_sign(text: str, signs: Iterable[str]) -> bool:

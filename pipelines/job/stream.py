@@ -12,11 +12,13 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +34,9 @@ from pipelines.errors import (
 )
 from pipelines.job.landing_mark import DiedLanding, LandingMark
 from pipelines.job.maintenance import MaintenanceScheduler
+from pipelines.job.processor_time import ProcessorTime
 from pipelines.job.trigger import Trigger
-from pipelines.jvm.session import jvm_error, jvm_has_ended
+from pipelines.jvm.session import jvm_error, jvm_has_ended, jvm_pid
 from pipelines.kafka_client.admin import Partition
 from pipelines.kafka_client.intake import Intake
 from pipelines.kafka_client.options import offsets_json, spark_options
@@ -110,7 +113,10 @@ class Stream:
         self._starts = epochs.start_offsets()
         self._partitions = set(self._starts)
         self._interval_s = settings.stream.trigger_interval_ms / 1000
-        self._trigger = Trigger(self._interval_s)
+        processor_time = ProcessorTime([os.getpid(), jvm_pid(spark)])
+        cores = settings.stream.cores_percent / 100
+        self._trigger = Trigger(self._interval_s, cores, processor_time)
+        self._pace = self._trigger.batch_started()
 
         self._query_name = QUERY_NAME
         self._failure: BaseException | None = None
@@ -143,14 +149,14 @@ class Stream:
             self._finisher.shutdown(wait=True)
 
     def _start_query(self) -> StreamingQuery:
-        source = kafka_source(self._spark, self._settings, self._intake, self._starts)
+        source = kafka_stream(self._spark, self._settings, self._intake, self._starts)
         self._returned_at = time.monotonic()
         self._query_name = _unused_query_name(self._spark)
         return (
             source.writeStream.queryName(self._query_name)
             .foreachBatch(self._on_batch)
             .option("checkpointLocation", str(self._checkpoint))
-            .trigger(processingTime=f"{self._settings.stream.trigger_interval_ms} milliseconds")
+            .trigger(processingTime="0 seconds")  # `_run_epoch` waits
             .start()
         )
 
@@ -190,16 +196,16 @@ class Stream:
             return False
         return query.isActive and query.exception() is None
 
-    def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
+    def _on_batch(self, _batch: DataFrame, batch_id: int) -> None:
         self._returned_at = None
-        self._trigger.batch_started()
+        self._pace = self._trigger.batch_started()
 
         try:
             if self._failure is not None:  # of an epoch that ended between two micro-batches
                 raise self._failure
 
             if not self._is_ending:
-                self._run_epoch(batch, batch_id)
+                self._run_epoch(batch_id)
             if not self._is_ending:
                 self._epochs.prefetch_end_offsets()
         except BaseException as error:
@@ -209,8 +215,6 @@ class Stream:
             raise
         finally:
             self._returned_at = time.monotonic()
-
-        self._trigger.batch_finished()
 
     def _classify(self, error: BaseException) -> BaseException:
         """Returns an error as the store's or the checkpoint's, if it is one of theirs.
@@ -247,7 +251,7 @@ class Stream:
             return False
         return self._died.is_landed(last.landed())
 
-    def _run_epoch(self, batch: DataFrame, batch_id: int) -> None:
+    def _run_epoch(self, batch_id: int) -> None:
         """Reads a micro-batch and begins its epoch; waits for it until the next is to be cut."""
         began_at = time.monotonic()
         self._before_plan()  # another driver that has taken over deletes this one's checkpoint
@@ -258,7 +262,7 @@ class Stream:
         self._check_start(batch_id)
 
         with self._mark.over(ends, self._intake.divisor):
-            landed = self._epochs.land_batch(batch, ends)
+            landed = self._epochs.land_batch(ends)
 
         self._running.result()
         with self._planning:
@@ -266,16 +270,21 @@ class Stream:
                 return
             self._before_plan()
             epoch = self._epochs.plan(landed)
-            idle_until = time.monotonic() + self._trigger.wait_s()
-            self._running = self._finisher.submit(self._finish, epoch, began_at, idle_until)
+            wait_s = partial(self._pace.wait_s, has_records=landed.batch is not None)
+            self._running = self._finisher.submit(self._finish, epoch, began_at, wait_s)
 
-        wait_for([self._running], self._trigger.wait_s())
+        wait_for([self._running], self._pace.longest_wait_s())
         if self._running.done():
             self._running.result()
-            self._stop.wait(self._trigger.wait_s())
+            self._stop.wait(wait_s())
 
-    def _finish(self, epoch: PlannedEpoch | None, began_at: float, idle_until: float) -> None:
-        """Finishes an epoch, and maintains the lake until the next micro-batch is due."""
+    def _finish(
+        self, epoch: PlannedEpoch | None, began_at: float, wait_s: Callable[[], float]
+    ) -> None:
+        """Finishes an epoch, and maintains the lake until the next micro-batch is due.
+
+        Input: `wait_s` returns the time until that.
+        """
         try:
             plan = None
             if epoch is not None:
@@ -283,7 +292,7 @@ class Stream:
                 self._epochs.finish(epoch)
                 self._on_epoch(plan, time.monotonic() - began_at)
 
-            self._maintenance.after_batch(plan, idle_until - time.monotonic())
+            self._maintenance.after_batch(plan, wait_s())
         except BaseException as error:
             self._failure = self._failure or error
             raise
@@ -318,14 +327,16 @@ def _unused_query_name(spark: SparkSession) -> str:
     return next(name for name in names if name not in used_names)
 
 
-def kafka_source(
+def kafka_stream(
     spark: SparkSession, settings: Settings, intake: Intake, starts: Mapping[Partition, int]
 ) -> DataFrame:
-    """Returns the stream of all our topics, with a tick: without data a query runs no batch."""
+    """Returns the stream of all our topics, with a tick: without data a query runs no batch.
+
+    It cuts micro-batches; their records are read by the tasks that land them.
+    """
     records = (
         spark.readStream.format("kafka")
-        .options(**spark_options(settings.kafka, intake.poll_records))
-        .option("includeHeaders", "true")
+        .options(**spark_options(settings.kafka))
         .option("subscribe", ",".join(settings.kafka.topics().values()))
         .option("startingOffsets", json.dumps(offsets_json(starts)))
         .option("maxOffsetsPerTrigger", intake.epoch_offsets)
@@ -334,10 +345,7 @@ def kafka_source(
     )
 
     tick = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
-    null_columns = (
-        f"cast(NULL AS {field.dataType.simpleString()}) AS {field.name}" for field in records.schema
-    )
-    return records.unionByName(tick.selectExpr(*null_columns))
+    return records.select("topic").unionByName(tick.selectExpr("cast(NULL AS string) AS topic"))
 
 
 def batch_end_offsets(checkpoint: Path, batch_id: int) -> dict[Partition, int]:

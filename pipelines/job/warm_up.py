@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import logging
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pipelines.epoch.land import land, warm_up
 from pipelines.epoch.recorded_state import restore
-from pipelines.job.stream import QUERY_NAME, STALL_TIMEOUT_S, kafka_source
-from pipelines.kafka_client.admin import KafkaAdmin
+from pipelines.job.stream import QUERY_NAME, STALL_TIMEOUT_S, kafka_stream
+from pipelines.kafka_client.admin import KafkaAdmin, Partition
 from pipelines.kafka_client.intake import Intake
+from pipelines.kafka_client.record_reader import kafka_source
 from pipelines.settings import Settings
 from storage.lake.lake import Lake
 from storage.lake.progress import read_progress
 from storage.tasks.land import Landing
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger("txlake.driver")
 
@@ -65,13 +67,14 @@ class StandbyWarmUp:
         starts = self._kafka.end_offsets(self._kafka.places())
         admin = self._settings.kafka.admin_topic, 0
         beginning = self._kafka.beginning_offsets([admin])[admin]
-        starts[admin] = max(starts[admin] - 1, beginning)
+        newest = range(max(starts[admin] - 1, beginning), starts[admin])
+        starts[admin] = newest.start
 
         with tempfile.TemporaryDirectory(prefix="txlake-rehearsal-") as checkpoint:
             query = (
-                kafka_source(self._spark, self._settings, self._intake, starts)
+                kafka_stream(self._spark, self._settings, self._intake, starts)
                 .writeStream.queryName(f"{QUERY_NAME}-rehearsal")
-                .foreachBatch(self._land)
+                .foreachBatch(lambda *_: self._land({admin: newest}))
                 .option("checkpointLocation", checkpoint)
                 .trigger(once=True)
                 .start()
@@ -81,7 +84,6 @@ class StandbyWarmUp:
             finally:
                 query.stop()
 
-    def _land(self, batch: DataFrame, _batch_id: int) -> None:
-        """Lands a micro-batch of narrow records: it writes no file."""
-        is_admin = batch["topic"] == self._settings.kafka.admin_topic
-        land(batch.where(is_admin), self._landing, 1)
+    def _land(self, ranges: Mapping[Partition, range]) -> None:
+        """Lands narrow records: it writes no file."""
+        land(self._spark, ranges, self._landing, kafka_source(self._settings.kafka), 1)

@@ -173,6 +173,11 @@ def listen_for_callbacks(spark: SparkSession) -> None:
     spark_private.open_callback_port(spark)
 
 
+def jvm_pid(spark: SparkSession) -> int:
+    """Returns the number of the session's JVM as a process."""
+    return int(spark_private.jvm_of(spark).java.lang.ProcessHandle.current().pid())
+
+
 def jvm_has_ended(spark: SparkSession) -> bool:
     """Returns whether the session's JVM is a child of this process that has ended.
 

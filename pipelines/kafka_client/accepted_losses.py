@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from pipelines.kafka_client.record_reader import read_without_spark
+from pipelines.kafka_client.record_reader import read_kafka
 from pipelines.settings import Settings
 from storage.lake.loss import Loss
 from storage.wire.decode import decode_rows
@@ -25,7 +25,7 @@ def accepted_losses(settings: Settings, admin: range) -> list[Loss]:
     """
     topics = settings.kafka.topics()
     limits = settings.wire_limits()
-    batches = read_without_spark(settings.kafka, {(topics[ADMIN], 0): admin})
+    batches = read_kafka(settings.kafka, {(topics[ADMIN], 0): admin})
     losses = []
 
     for batch in batches:

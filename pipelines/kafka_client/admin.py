@@ -39,7 +39,6 @@ log = logging.getLogger("txlake.kafka")
 class KafkaAdmin:
     """The job's topics on one cluster.
 
-    `batch_bytes_taken`: the largest batch that one of them takes, as `check` has found it.
     Errors: KafkaAwayError if Kafka does not answer in time; KafkaRefusedError if it refuses.
     """
 
@@ -48,7 +47,6 @@ class KafkaAdmin:
         self.names = dict(topic_by_kind)
         self.settings = settings
         self._batch_bytes_max = p.batch_bytes_max(settings.transaction.message_bytes_max)
-        self.batch_bytes_taken = 0
         self._warned: frozenset[str] = frozenset()  # the doubts of the check before
         self._servers = kafka.bootstrap_servers
         self._cluster = Cluster(kafka.bootstrap_servers, kafka.client)
@@ -181,16 +179,12 @@ class KafkaAdmin:
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in self.names.values()]
         futures = self._admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
         warnings: list[str] = []
-        batch_bytes: list[int] = []
 
         for resource, future in futures.items():
             described = self._cluster.result_of(future, "topic settings")
             config = {name: entry.value for name, entry in described.items()}
             _require_sound(resource.name, config, needs_append_time)
             warnings += self._doubts(resource.name, config)
-            batch_bytes.append(int(config[_BATCH_BYTES_MAX]))
-
-        self.batch_bytes_taken = max(batch_bytes)
 
         return warnings
 

@@ -1,8 +1,8 @@
-"""The settings of [kafka.client], named as librdkafka names them, as options of Spark's source.
+"""The settings of [kafka.client], named as librdkafka names them, for Spark's source and for tasks.
 
 Spark's source uses Kafka's Java client, which spells some settings differently and reads other
-kinds of files. Certificates and keys are read here and handed over as PEM text: executors on other
-machines need no files.
+kinds of files. Tasks read by librdkafka, on machines that lack the files. So certificates and keys
+are read here and handed over as PEM text.
 
     StartError    a file that cannot be read or has wrong content; it names the setting
 """
@@ -22,7 +22,6 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from pipelines.errors import StartError
-from pipelines.kafka_client.intake import POLL_RECORDS_MAX
 from pipelines.settings import KafkaSettings
 
 # librdkafka's names of the settings that are translated below. The Java client has the others, too,
@@ -79,6 +78,22 @@ def to_java_config(client: Mapping[str, str]) -> dict[str, str]:
         java["ssl.endpoint.identification.algorithm"] = ""
 
     return {**java, **_login(client), **_truststore(client), **_own_certificate(client)}
+
+
+def portable_config(client: Mapping[str, str]) -> dict[str, str]:
+    """Returns client settings for librdkafka on any machine: texts stand where files were named.
+
+    Errors: StartError.
+    """
+    trusted = _truststore(client)
+    own = _own_certificate(client)
+    texts = {
+        "ssl.ca.pem": trusted.get("ssl.truststore.certificates", ""),
+        "ssl.certificate.pem": own.get("ssl.keystore.certificate.chain", ""),
+        "ssl.key.pem": own.get("ssl.keystore.key", ""),
+    }
+    others = {key: value for key, value in client.items() if key not in _CERTIFICATES}
+    return {**others, **{key: text for key, text in texts.items() if text}}
 
 
 def _login(client: Mapping[str, str]) -> dict[str, str]:
@@ -210,32 +225,19 @@ def offsets_json(offsets: Mapping[tuple[str, int], int]) -> dict[str, dict[str, 
     return by_topic
 
 
-# Spark gives each landing task as many pieces of Kafka partitions as the next, whatever their size.
-# Whole partitions were uneven shares: of four half queues one task got three. An epoch of 200,000
-# records has 20 to 30 pieces; each asks Kafka for its end, which takes some milliseconds.
-_PIECE_RECORDS: Final = 10_000
+def spark_options(kafka: KafkaSettings) -> dict[str, str]:
+    """Returns the options of Spark's Kafka source, which asks for offsets and reads no record.
 
-
-def spark_options(kafka: KafkaSettings, poll_records: int = POLL_RECORDS_MAX) -> dict[str, str]:
-    """Returns the options of Spark's Kafka source.
-
-    Input: `poll_records`: how many records Kafka's client unpacks at once (`Intake`).
-
-    fetch.max.wait.ms is short: Spark asks for a partition's end behind its own outstanding fetch,
-    and would wait half a second for each. It never fetches beyond a partition's end, so no request
-    is repeated. Time limits are short and retries few: the query survives a broker's restart, and
-    ends within a minute if the broker stays away. The driver starts it again.
+    Time limits are short and retries few: the query survives a broker's restart, and ends within a
+    minute if the broker stays away. The driver starts it again.
     Errors: StartError.
     """
     return {
         "kafka.request.timeout.ms": "10000",
         "kafka.default.api.timeout.ms": "10000",
-        "kafka.fetch.max.wait.ms": "2",
-        "kafka.max.poll.records": str(poll_records),
         **{f"kafka.{key}": value for key, value in to_java_config(kafka.client).items()},
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
         "kafkaConsumer.pollTimeoutMs": "30000",
         "fetchOffset.numRetries": "4",
         "fetchOffset.retryIntervalMs": "500",
-        "maxRecordsPerPartition": str(_PIECE_RECORDS),
     }

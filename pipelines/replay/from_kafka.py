@@ -16,7 +16,7 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
 from pipelines.epoch.clock import EpochClock
-from pipelines.epoch.land import SparkLander, kafka_records
+from pipelines.epoch.land import SparkLander
 from pipelines.epoch.parameters import EpochSettings
 from pipelines.epoch.runner import EpochRunner
 from pipelines.errors import StartError
@@ -24,7 +24,6 @@ from pipelines.jvm.heap import landing_heap
 from pipelines.jvm.session import start_session
 from pipelines.kafka_client.admin import KafkaAdmin, Partition
 from pipelines.kafka_client.intake import Intake
-from pipelines.kafka_client.options import spark_options
 from pipelines.output import instant
 from pipelines.replay.archive import EPOCH_RECORDS
 from pipelines.replay.epochs import RecordedAsker
@@ -144,7 +143,6 @@ def run_backfill(
 
     clock = EpochClock()
     intake = Intake.of(settings, landing_heap(spark))
-    intake.topics_take(kafka.batch_bytes_taken)
     lander = SparkLander(spark)
     epoch_settings = EpochSettings.of(settings, owner, lander.parallelism, intake)
 
@@ -170,8 +168,7 @@ def run_backfill(
         halves = 0
         for step in _split_ranges(beginnings, targets):
             next_offsets = {r.place: r.to_offset for r in step}
-            options = spark_options(settings.kafka, intake.poll_records)
-            epochs.run(kafka_records(spark, step, options), next_offsets)
+            epochs.run(next_offsets)
             halves += sum(
                 r.to_offset - r.from_offset for r in step if r.topic == settings.kafka.half_topic
             )

@@ -187,6 +187,7 @@ class StreamSettings:
     """The pace of the stream."""
 
     trigger_interval_ms: int = field(default=1_000, metadata=_whole(1, _DAY_MS))
+    cores_percent: int = field(default=80, metadata=_whole(1, 100_000))
     max_offsets_per_trigger: int = field(default=200_000, metadata=_whole(1))
     deliveries: str = field(default="auto", metadata=_one_of("auto", "driver", "executors"))
     checkpoint: str = field(

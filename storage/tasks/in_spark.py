@@ -6,7 +6,7 @@ import contextlib
 import functools
 import gc
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,6 +16,7 @@ from storage.tasks import malloc
 from storage.tasks.arrow_bytes import from_bytes
 from storage.tasks.deliver import Delivery, LandedFiles, deliver
 from storage.tasks.file_buffer import Files, files_to_json, from_json, merge_files
+from storage.tasks.kafka_reader import KafkaSource, RecordRange, close_consumer, read_records
 from storage.tasks.land import Landing
 
 FILES_IN_SPARK: Final = "files string"
@@ -28,22 +29,29 @@ _LARGE_ROWS = 250_000
 
 @dataclass(frozen=True)
 class LandTask:
-    """Lands one partition of an epoch's Kafka records, as `mapInArrow` wants it."""
+    """Reads and lands one share of an epoch's Kafka records, as `mapInArrow` wants it.
+
+    `shares`: the offsets that each task lands.
+    """
 
     landing: Landing
+    source: KafkaSource
+    shares: Sequence[Sequence[RecordRange]]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Lands records. Input: KAFKA_COLUMNS. Output: LANDED."""
+        """Lands records. Input: `id`: the index of a share. Output: LANDED."""
         row_count = 0
 
-        def count_rows() -> Iterator[pa.RecordBatch]:
+        def records(share: Sequence[RecordRange]) -> Iterator[pa.RecordBatch]:
             nonlocal row_count
-            for batch in batches:
+            for batch in read_records(self.source, share):
                 row_count += batch.num_rows
                 yield batch
 
         with _task_running():
-            yield from self.landing(count_rows())
+            for batch in batches:
+                for index in batch.column("id").to_pylist():
+                    yield from self.landing(records(self.shares[index]))
 
         if row_count > _LARGE_ROWS:
             _give_back()
@@ -107,6 +115,7 @@ def _configure_worker() -> None:
 
 
 def _give_back() -> None:
-    """Gives the free memory of Arrow and of malloc back to the system."""
+    """Closes Kafka's consumer; gives the free memory of Arrow and malloc back to the system."""
+    close_consumer()
     pa.default_memory_pool().release_unused()
     malloc.release_memory()

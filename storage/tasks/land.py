@@ -56,7 +56,7 @@ class Landing:
     narrow_bytes_max: int | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Lands records. Input: KAFKA_COLUMNS. Output: LANDED.
+        """Lands records. Input: KAFKA. Output: LANDED.
 
         Replay: a task that runs again writes other files with the same rows.
         Errors: ValueError with `TOO_MUCH`.

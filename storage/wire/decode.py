@@ -16,12 +16,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage import schemas
-from storage.wire.headers import Headers, Mask, as_text, byte_lengths, combined, truth
+from storage.wire.headers import HEADERS, Headers, Mask, as_text, byte_lengths, combined, truth
 from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
 from txlake import protocol as p
 
-# The columns of Spark's Kafka source that decoding reads.
-KAFKA_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+# Kafka's records as they are read, before decoding.
+KAFKA: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS),
+    ]
+)
 # A record of any kind: `kind`, and every column that one of the four tables has.
 RECORDS = pa.schema(
     [
@@ -48,7 +58,7 @@ _NO_OFFSETS = r"[^0-9,]|[0-9]{19}|,,|^,"
 def decode_rows(records: pa.Table, limits: WireLimits) -> pa.Table:
     """Decodes records; each becomes exactly one row.
 
-    Input: KAFKA_COLUMNS. Output: RECORDS, in the same order.
+    Input: KAFKA. Output: RECORDS, in the same order.
     A record that cannot be read has `error`; it never raises.
     """
     return _Decoder(records.combine_chunks(), limits).rows()

@@ -79,7 +79,10 @@ def test_records_that_retention_deletes_before_they_land_stop_the_running_job(
 ) -> None:
     # Rare triggers: the records can be deleted before the job looks.
     settings = settings_for(
-        broker, tmp_path / "lake", unique("retention"), stream={"trigger_interval_ms": 10_000}
+        broker,
+        tmp_path / "lake",
+        unique("retention"),
+        stream={"trigger_interval_ms": 10_000, "cores_percent": 1},
     )
     job = Job(settings).start()
     try:

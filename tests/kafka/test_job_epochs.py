@@ -118,17 +118,14 @@ def test_what_spark_shows_agrees_with_the_lake(
         assert query.name.startswith(QUERY_NAME)
 
         def read() -> int:
-            return sum(
-                source["numInputRows"]
-                for progress in query.recentProgress
-                for source in progress["sources"]
-                if "Kafka" in source["description"]
-            )
+            kafka = [s for s in query.lastProgress["sources"] if "Kafka" in s["description"]]
+            ends = [json.loads(source["endOffset"]) for source in kafka]
+            return sum(offset for end in ends for of in end.values() for offset in of.values())
 
         def landed() -> int:
             return sum(len(job.rows(table)) for table in ("half", "op", "schedule", "admin"))
 
-        job.wait_for(lambda: read() == landed() >= 14, "Spark's own count")
+        job.wait_for(lambda: read() == landed() >= 14, "Spark's own offsets")
         epochs = {row["epoch"]: dict(row["work"] or ()) for row in job.rows("epochs")
                   if row["state"] == "committed"}  # fmt: skip
     store = spark.sparkContext._jsc.sc().statusStore()  # type: ignore[union-attr]

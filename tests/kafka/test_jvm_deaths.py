@@ -23,7 +23,7 @@ Unique = Callable[[str], str]
 HALVES = 3_000
 SMALLER = (
     "the last run died while it landed records: until they are landed, 1/4 of the usual steps, "
-    "up to 11 records a poll of Kafka and 50000 an epoch"
+    "up to 4096 bytes a fetch of Kafka and 50000 records an epoch"
 )
 USUAL = "landed what needed smaller steps: the usual steps again"
 ENDED = "the driver's JVM has ended"
@@ -57,7 +57,9 @@ def send_halves(settings: Settings) -> None:
 def test_a_start_after_a_death_in_a_landing_takes_smaller_steps_until_that_is_landed(
     broker: Broker, tmp_path: Path, unique: Unique
 ) -> None:
-    settings = settings_for(broker, tmp_path / "lake", unique("deaths"))
+    settings = settings_for(
+        broker, tmp_path / "lake", unique("deaths"), stream={"deliveries": "executors"}
+    )
     Job(settings).prepare_topics()
     send_halves(settings)
     mark = tmp_path / "lake" / "_checkpoint" / "landing.json"

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from checker.frames import DUE
 from pipelines.epoch.checks import KafkaCheckSender
-from pipelines.kafka_client.record_reader import read_without_spark
+from pipelines.kafka_client.record_reader import read_kafka
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import KafkaSettings
 from tests.support.in_memory_job import InMemoryJob
@@ -56,9 +56,7 @@ def test_checks_with_large_bodies_do_not_add_up(
     assert peak < 32 * MIB
 
 
-def test_batches_that_are_read_without_spark_end_by_their_bytes(
-    broker: Broker, unique: Unique
-) -> None:
+def test_batches_of_records_end_by_their_bytes(broker: Broker, unique: Unique) -> None:
     topic = unique("plain")
     make_topic(broker, topic)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "compression.type": "zstd"})
@@ -68,8 +66,7 @@ def test_batches_that_are_read_without_spark_end_by_their_bytes(
 
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
     batches = [
-        (batch.num_rows, batch.nbytes)
-        for batch in read_without_spark(kafka, {(topic, 0): range(COUNT)})
+        (batch.num_rows, batch.nbytes) for batch in read_kafka(kafka, {(topic, 0): range(COUNT)})
     ]
     assert sum(rows for rows, _ in batches) == COUNT
     assert max(size for _, size in batches) < 10 * MIB

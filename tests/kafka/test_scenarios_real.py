@@ -198,6 +198,7 @@ def test_the_lake_says_what_the_vector_expects(
         unique("vectors"),
         transaction={**values, "ask_timeout_ms": 10_000},
         security={"require_transaction_id": parameters["require_transaction_id"]},
+        stream={"deliveries": "executors"},
     )
     play = Play(stories, settings)
     play.make_topics()

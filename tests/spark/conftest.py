@@ -1,4 +1,4 @@
-"""Records that are decoded in two ways: by the tasks of Spark that land them, and by itself."""
+"""Records that are decoded in two ways: as tasks land them, and by itself."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from storage.wire.decode import decode_rows
 from tests.support.kafka_records import (
     LIMITS,
     Record,
-    in_spark,
+    as_read,
     landed,
 )
 
@@ -21,14 +20,14 @@ Decode = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.fixture(params=["by tasks", "by itself"])
-def decoded(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Decode:
+def decoded(request: pytest.FixtureRequest, tmp_path: Path) -> Decode:
     """Return one of the two ways. Output: RECORDS as plain rows; maps as lists of pairs."""
 
     def run(*records: Record) -> list[dict[str, Any]]:
-        frame = in_spark(spark, list(records))
+        read = as_read(records)
         if request.param == "by tasks":
-            return landed(frame, tmp_path / "lake")
-        rows: list[dict[str, Any]] = decode_rows(frame.toArrow(), LIMITS).to_pylist()
+            return landed(read, tmp_path / "lake")
+        rows: list[dict[str, Any]] = decode_rows(read, LIMITS).to_pylist()
         return rows
 
     return run

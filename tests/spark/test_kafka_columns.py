@@ -8,15 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from storage.wire.decode import KEPT_BYTES, decode_rows
 from tests.support.kafka_records import (
     LIMITS,
     STORED_AT,
     Header,
+    as_read,
     half,
-    in_spark,
     operation,
     raw_headers,
 )
@@ -164,10 +163,10 @@ def test_an_operation_in_columns(decoded: Decode) -> None:
     assert (row["actor"], row["reason"]) == ("me", "because")
 
 
-def test_a_long_operation_is_read(spark: SparkSession) -> None:
+def test_a_long_operation_is_read() -> None:
     offsets = range(1_000_000, 1_020_000)
     record = ("ops", ",".join(map(str, offsets)).encode(), operation())
-    frame = in_spark(spark, [record]).toArrow()
+    frame = as_read([record])
     allowed = replace(LIMITS, message_bytes_max=1 << 20, operation_namings_max=len(offsets))
 
     (row,) = decode_rows(frame, allowed).to_pylist()

@@ -1,6 +1,6 @@
 """Decoding: every record is one row; what cannot be read has its reason and is kept raw.
 
-By itself, and in the tasks of Spark that land records.
+By itself, and as tasks land records.
 """
 
 from __future__ import annotations
@@ -13,22 +13,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from chispa import assert_df_equality
-from pyspark.sql import DataFrame, SparkSession
 
-from pipelines.epoch.land import land
-from pipelines.kafka_client.record_reader import KAFKA
 from storage.lake.lake import Lake
-from storage.tasks.land import Landing
-from storage.wire.decode import KEPT_BYTES, decode_rows
+from storage.wire.decode import KAFKA, KEPT_BYTES, decode_rows
 from tests.support.kafka_records import (
     LIMITS,
-    RECORD_FIELDS,
     STORED_AT,
     Header,
     Record,
+    as_read,
     half,
-    in_spark,
     landed,
     operation,
     raw_headers,
@@ -164,24 +158,20 @@ def test_a_record_whose_time_no_row_can_hold_has_its_reason(
         assert rows["stored_at"].cast(pa.int64()).to_pylist() == [stored_ms * 1_000]
 
 
-def test_ticks_are_no_records(spark: SparkSession, tmp_path: Path) -> None:
-    ticks = spark.createDataFrame([(None,) * len(RECORD_FIELDS)], RECORD_FIELDS)
-    batch = land(ticks, Landing(Lake(str(tmp_path)).place, 1, LIMITS), 1)
-    assert (batch.by_kind, batch.files, list(tmp_path.iterdir())) == ({}, {}, [])
+def test_landed_rows_are_the_same_in_any_number_of_tasks_and_files(tmp_path: Path) -> None:
+    """Each task lands a part of its own."""
 
+    def of_tasks(tasks: int) -> list[dict[str, Any]]:
+        path = tmp_path / str(tasks)
+        for task in range(tasks):
+            part = records.slice(task * len(records) // tasks, len(records) // tasks)
+            landed(part, path / str(task))
+        halves = [Lake(str(path / str(task))).read("half") for task in range(tasks)]
+        assert all(rows.num_rows for rows in halves)
+        return pa.concat_tables(halves).sort_by("queue_offset").to_pylist()
 
-def test_landed_rows_are_the_same_in_any_number_of_tasks_and_files(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    def of_tasks(tasks: int) -> DataFrame:
-        return spark.createDataFrame(
-            Lake(str(tmp_path / str(tasks))).read("half").sort_by("queue_offset")
-        )
-
-    records = [record[:3] for record in VERDICTS] * 50
-    for tasks in (1, 4):
-        landed(in_spark(spark, records).repartition(tasks), tmp_path / str(tasks), tasks)
-    assert_df_equality(of_tasks(1), of_tasks(4), ignore_nullable=True)
+    records = as_read([record[:3] for record in VERDICTS] * 52)
+    assert of_tasks(1) == of_tasks(4)
 
 
 VALUES = (
@@ -191,7 +181,7 @@ VALUES = (
 )  # fmt: skip
 
 
-def test_random_records_are_decoded_as_plain_python_reads_the_protocol(spark: SparkSession) -> None:
+def test_random_records_are_decoded_as_plain_python_reads_the_protocol() -> None:
     rng = random.Random(7)
     names = [*p.HALF_HEADERS, *p.OP_HEADERS, *p.ADMIN_HEADERS, *p.CHECK_HEADERS, "user", "other"]
     records: list[Record] = []
@@ -202,7 +192,7 @@ def test_random_records_are_decoded_as_plain_python_reads_the_protocol(spark: Sp
             headers.insert(rng.randrange(len(headers) + 1), header)
         topic = rng.choice(list(LIMITS.topics.values()))
         records.append((topic, rng.choice(VALUES), headers if rng.random() > 0.02 else None))
-    decoded = decode_rows(in_spark(spark, records).toArrow(), LIMITS).to_pylist()
+    decoded = decode_rows(as_read(records), LIMITS).to_pylist()
     for offset, (record, found) in enumerate(zip(records, decoded, strict=True)):
         place = {
             "queue_id": 3, "queue_offset": offset, "raw_key": b"key",

@@ -16,9 +16,8 @@ from pipelines.epoch.land import Lander, SparkLander
 from pipelines.epoch.parameters import EpochSettings
 from pipelines.epoch.runner import EpochRunner
 from pipelines.kafka_client.admin import KafkaAdmin, Partition
-from pipelines.kafka_client.options import spark_options
 from pipelines.settings import Settings
-from storage.lake.epochs import Plan, Range
+from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
 from tests.support.job import plain_state
 from tests.support.local_landing import LocalLander
@@ -53,7 +52,6 @@ class EpochHarness:
         self.owner = owner
         self.lake = lake or Lake(settings.lake.path)
         self._lander: Lander = SparkLander(spark) if spark else LocalLander()
-        self._settings = settings
         self._kafka = KafkaAdmin(settings, settings.kafka.topics())
         self._asker = asker(
             settings.kafka.bootstrap_servers,
@@ -95,32 +93,20 @@ class EpochHarness:
     def run(self, at_ms: int, held_back: Collection[str] = ()) -> Plan | None:
         """Run one epoch over all that Kafka has, but for what is new in the topics held back."""
         self.now_ms = at_ms
-        return self.epochs.run(*self.waiting(held_back))
+        return self.epochs.run(self.waiting(held_back))
 
     def run_to(self, at_ms: int, ends: Mapping[Partition, int]) -> None:
         """Run one epoch over what Kafka has up to some offsets."""
         self.now_ms = at_ms
-        starts = self.epochs.start_offsets()
-        ranges = tuple(Range(*place, starts[place], end, end) for place, end in ends.items())
-        records = self._lander.read(ranges, spark_options(self._settings.kafka))
-        self.epochs.run(records, ends)
+        self.epochs.run(ends)
 
-    def waiting(self, held_back: Collection[str] = ()) -> tuple[Any, dict[Partition, int]]:
-        """Return the records of the next epoch, and where they end."""
-        places = self._kafka.places()
+    def waiting(self, held_back: Collection[str] = ()) -> dict[Partition, int]:
+        """Return where the records of the next epoch end."""
         starts = self.epochs.start_offsets()
-        ends = {
-            place: starts[place] if place[0] in held_back else end
-            for place, end in self._kafka.end_offsets(places).items()
+        ends = self._kafka.end_offsets(self._kafka.places())
+        return {
+            place: starts[place] if place[0] in held_back else end for place, end in ends.items()
         }
-        ranges = tuple(
-            Range(*place, starts[place], ends[place], ends[place])
-            for place in places
-            if ends[place] > starts[place]
-        )
-        options = spark_options(self._settings.kafka)
-        whole = ranges or (Range(*places[0], ends[places[0]], ends[places[0]], ends[places[0]]),)
-        return self._lander.read(whole, options), ends
 
     def state(self) -> dict[str, list[Any]]:
         """Return the state in memory as sorted rows."""

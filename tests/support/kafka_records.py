@@ -1,29 +1,20 @@
-"""Kafka records made by hand, as rows of a Spark frame; and what landing them gives."""
+"""Kafka records made by hand, as they are read; and what landing them gives."""
 
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+import pyarrow as pa
 
-from pipelines.epoch.land import land
 from storage import schemas
 from storage.lake.lake import Lake
 from storage.tasks.land import PAYLOAD_COLUMNS, Landing
-from storage.wire.decode import RECORDS
+from storage.wire.decode import KAFKA, RECORDS
 from storage.wire.record_kinds import ADMIN, HALF, KINDS, OP, SCHEDULE, WireLimits
+from tests.support.local_landing import landed_here
 from txlake import protocol as p
 
 Header = tuple[str, bytes | None]
@@ -36,22 +27,6 @@ LIMITS = WireLimits(
     messages_max=10,
     operation_namings_max=20,
 )
-RECORD_FIELDS = StructType(
-    [
-        StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("offset", LongType()),
-        StructField("timestamp", TimestampType()),
-        StructField(
-            "headers",
-            ArrayType(
-                StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-            ),
-        ),
-    ]
-)
 HALF_HEADERS: dict[str, bytes] = {
     p.TRAN_MSG: b"true",
     p.PGROUP: b"shop",
@@ -61,20 +36,27 @@ HALF_HEADERS: dict[str, bytes] = {
 OP_HEADERS: dict[str, bytes] = {p.TAGS: b"d", p.PGROUP: b"shop", p.TRAN_TYPE: b"8"}
 
 
-def in_spark(spark: SparkSession, records: list[Record]):  # type: ignore[no-untyped-def]
+def as_read(records: Sequence[Record]) -> pa.Table:
+    """Return records as they are read from Kafka. Output: KAFKA."""
     rows = [
-        (b"key", value, topic, 3, offset, STORED_AT, headers)
+        {"key": b"key", "value": value, "topic": topic, "partition": 3, "offset": offset,
+         "timestamp": STORED_AT.replace(tzinfo=dt.timezone.utc),
+         "headers": _pairs(headers)}
         for offset, (topic, value, headers) in enumerate(records)
-    ]
-    return spark.createDataFrame(rows, RECORD_FIELDS)
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=KAFKA)
 
 
-def landed(frame: DataFrame, path: Path, tasks: int = 2) -> list[dict[str, Any]]:
+def _pairs(headers: list[Header] | None) -> list[dict[str, Any]] | None:
+    return [{"key": name, "value": value} for name, value in headers] if headers else None
+
+
+def landed(records: pa.Table, path: Path) -> list[dict[str, Any]]:
     """Land records and put together again what came back and what was written."""
     lake = Lake(str(path))
     for kind in (HALF, SCHEDULE):
         lake.create_table(kind)
-    batch = land(frame, Landing(lake.place, 1, LIMITS), tasks)
+    batch = landed_here(records.to_batches(), Landing(lake.place, 1, LIMITS), 1)
     rows = []
     for kind in KINDS:
         lake.add_files(kind, batch.files.get(kind, []), 1)

@@ -8,21 +8,17 @@ many of them. All that writes into the lake is the job's own.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
-from confluent_kafka import Consumer, TopicPartition
 
 from pipelines.epoch.batch import Batch, rows_by_kind
-from pipelines.kafka_client.record_reader import KAFKA
+from pipelines.epoch.land import land_here
+from pipelines.kafka_client.admin import Partition
 from storage.files.data_files import DataFile
-from storage.lake.epochs import Range
-from storage.rows import instant
+from storage.tasks.kafka_reader import KafkaSource
 from storage.tasks.land import Landing, read_landed
-
-_READ_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -32,71 +28,29 @@ class LocalLander:
     parallelism: int = 1
     spark: None = None
 
-    def read(self, ranges: tuple[Range, ...], options: Mapping[str, str]) -> pa.Table:
-        """Returns recorded ranges as Spark's source gives them. Input: the source's options."""
-        ends = {r.place: r.to_offset for r in ranges if r.to_offset > r.from_offset}
-        starts = [
-            TopicPartition(r.topic, r.partition, r.from_offset) for r in ranges if r.place in ends
-        ]
-        consumer = Consumer(
-            {
-                "bootstrap.servers": options["kafka.bootstrap.servers"],
-                "group.id": "local-landing",
-                "enable.auto.commit": False,
-            }
-        )
-        rows: list[dict[str, Any]] = []
-
-        try:
-            consumer.assign(starts)
-            while ends:
-                message: Any = consumer.poll(_READ_S)
-                assert message is not None and message.error() is None, (message, ends)
-
-                place = message.topic(), message.partition()
-                if message.offset() < ends.get(place, 0):
-                    rows.append(_row(message))
-                if message.offset() + 1 >= ends.get(place, 0):
-                    ends.pop(place, None)
-        finally:
-            consumer.close()
-
-        return pa.Table.from_pylist(rows, schema=KAFKA)
-
     def land(
         self,
-        records: pa.Table,
+        ranges: Mapping[Partition, range],
         landing: Landing,
+        source: KafkaSource,
         tasks: int,
-        _plainly: Callable[[], Iterator[pa.RecordBatch]],
     ) -> Batch:
-        """Lands records in this process. Input: as `pipelines.epoch.land.land`."""
-        files: defaultdict[str, list[DataFile]] = defaultdict(list)
-
-        def parts() -> Iterator[pa.Table]:
-            for batch in landing(records.to_batches()):
-                for rows, written in read_landed(batch):
-                    yield rows
-                    for table, new in written.items():
-                        files[table] += new
-
-        batch = Batch(rows_by_kind(parts()), files)
-        batch.tasks = tasks
-        return batch
+        """Lands in this process, whatever `tasks` says."""
+        return replace(land_here(ranges, landing, source), tasks=tasks)
 
     def warm_up(self, landing: Landing, tasks: int) -> None:
         """Does nothing: there is nothing to start."""
 
 
-def _row(message: Any) -> dict[str, Any]:
-    headers = message.headers()
+def landed_here(records: Iterable[pa.RecordBatch], landing: Landing, tasks: int) -> Batch:
+    """Lands records that were read already. Input: KAFKA."""
+    files: defaultdict[str, list[DataFile]] = defaultdict(list)
 
-    return {
-        "topic": message.topic(),
-        "partition": message.partition(),
-        "offset": message.offset(),
-        "timestamp": instant(message.timestamp()[1]),
-        "key": message.key(),
-        "value": message.value(),
-        "headers": headers and [{"key": name, "value": value} for name, value in headers],
-    }
+    def parts() -> Iterator[pa.Table]:
+        for batch in landing(records):
+            for rows, written in read_landed(batch):
+                yield rows
+                for table, new in written.items():
+                    files[table] += new
+
+    return Batch(rows_by_kind(parts()), files, tasks)

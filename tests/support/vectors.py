@@ -19,10 +19,9 @@ import pyarrow as pa
 
 from pipelines.epoch.checks import _Attempt, _headers
 from pipelines.epoch.signatures import with_verification
-from pipelines.kafka_client.record_reader import KAFKA
 from pipelines.settings import SecuritySettings
 from storage.rows import instant
-from storage.wire.decode import decode_rows
+from storage.wire.decode import KAFKA, decode_rows
 from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
 from tests.support import vector_cases as cases
 from txlake import protocol as p

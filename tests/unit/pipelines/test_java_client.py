@@ -8,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import PrivateFormat
 
 from pipelines.errors import StartError
-from pipelines.kafka_client.options import to_java_config
+from pipelines.kafka_client.options import portable_config, to_java_config
 from tests.support.certificates import Authority, Certificate
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -60,6 +60,26 @@ def test_a_key_of_any_kind_becomes_one_that_java_reads(
         "ssl.keystore.certificate.chain": own.chain_pem(),
         "ssl.keystore.key": own.key_pem(),
     }
+
+
+def test_tasks_on_any_machine_get_texts_in_place_of_files(own: Certificate, tmp_path: Path) -> None:
+    """A key without its password: the password would be of no use to anybody else."""
+    (tmp_path / "ca.pem").write_text(own.chain_pem())
+    (tmp_path / "own.p12").write_bytes(own.store("of the store"))
+    (tmp_path / "own.key").write_text(own.key_pem(password="of the key"))
+    login = {"sasl.mechanism": "PLAIN", "sasl.username": "a", "sasl.password": "b"}
+    texts = {"ssl.certificate.pem": own.chain_pem(), "ssl.key.pem": own.key_pem()}
+    key = {"ssl.key.location": str(tmp_path / "own.key"), "ssl.key.password": "of the key"}
+    store = {
+        "ssl.keystore.location": str(tmp_path / "own.p12"),
+        "ssl.keystore.password": "of the store",
+    }
+    trusted = {"ssl.ca.location": str(tmp_path / "ca.pem")}
+
+    assert portable_config(login) == login
+    assert portable_config({**login, **trusted}) == {**login, "ssl.ca.pem": own.chain_pem()}
+    assert portable_config({**key, "ssl.certificate.pem": own.chain_pem()}) == texts
+    assert portable_config(store) == texts
 
 
 def test_a_folder_of_authorities_is_trusted_whole(tmp_path: Path) -> None:

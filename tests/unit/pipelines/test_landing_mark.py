@@ -65,9 +65,9 @@ def test_a_landing_is_over_when_every_partition_is_landed() -> None:
     assert died.is_landed({("half", 0): 900, ("op", 1): 3, ("admin", 0): 1})
 
 
-def test_smaller_steps_are_at_least_one_record() -> None:
-    intake = Intake(LandingHeap(768 << 20, 2), 1 << 20, 200_000)
+def test_smaller_steps_are_at_least_one_record_and_one_byte() -> None:
+    intake = Intake(LandingHeap(768 << 20, 2), 200_000)
     bounds = []
     for intake.divisor in (1, 4, 64, 1 << 20):
-        bounds.append((intake.poll_records, intake.epoch_offsets))
-    assert bounds == [(48, 200_000), (12, 50_000), (1, 3_125), (1, 1)]
+        bounds.append((intake.fetch_bytes, intake.epoch_offsets))
+    assert bounds == [(16_384, 200_000), (4_096, 50_000), (256, 3_125), (1, 1)]

@@ -1,61 +1,98 @@
-"""When the next micro-batch is cut: on time, late, and under a clock that steps."""
+"""When the next micro-batch is cut: by a budget of processor time, within the longest wait."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
+from pipelines.job.processor_time import ProcessorTime
 from pipelines.job.trigger import Trigger
+from tests.support.wait import wait_until
 
 
-class Clock:
-    """A wall clock that a test sets."""
+class Machine:
+    """A clock, and a job's processor time, that a test sets."""
 
-    def __init__(self, now: float) -> None:
-        self.now = now
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.used_s = 7.0
 
-    def __call__(self) -> float:
-        return self.now
-
-
-def batch(trigger: Trigger, clock: Clock, begins: float, ends: float) -> float:
-    """Run a batch. Output: how long to wait after it."""
-    clock.now = begins
-    trigger.batch_started()
-    clock.now = ends
-    wait_s = trigger.wait_s()
-    clock.now = ends + wait_s
-    trigger.batch_finished()
-    return wait_s
+    def trigger(self, interval_s: float, cores: float) -> Trigger:
+        return Trigger(interval_s, cores, lambda: self.used_s, lambda: self.now_s)
 
 
-def test_a_batch_on_time_waits_until_shortly_before_the_next() -> None:
-    clock = Clock(10.4)
-    trigger = Trigger(1.0, clock)
-    assert batch(trigger, clock, 10.45, 10.7) == pytest.approx(0.2)
-    # Spark began at 11.0 and called us a little later.
-    assert batch(trigger, clock, 11.08, 11.5) == pytest.approx(0.4)
+CASES = [  # interval, cores; processor time and duration of the batch, has records | wait | why
+    (1.0, 0.8, 0.2, 0.15, True, 0.1, "0.2 s of processor time are 0.25 s of 0.8 cores"),
+    (1.0, 0.8, 0.4, 0.5, True, 0.0, "it kept to the budget by its own length"),
+    (1.0, 0.8, 0.4, 0.3, True, 0.2, "two cores worked: as long as it needs to be 0.8 on average"),
+    (1.0, 0.1, 0.4, 0.3, True, 0.7, "a small budget: the interval is the longest wait"),
+    (1.0, 0.8, 3.0, 2.0, True, 0.0, "under load: a batch longer than the interval is followed"),
+    (1.0, 0.8, 1.9, 0.99, True, 0.01, "the budget does not hold a batch beyond the interval"),
+    (1.0, 0.8, 0.01, 0.05, False, 0.95, "nothing came: the interval"),
+    (1.0, 0.8, 0.01, 1.2, False, 0.0, "nothing came, and the interval has passed"),
+    (1.0, 8.0, 0.4, 0.3, True, 0.0, "a budget that is never reached: one follows the other"),
+    (0.2, 0.8, 0.4, 0.15, True, 0.05, "a short interval wins over the budget"),
+    (1.0, 0.8, -5.0, 0.3, True, 0.0, "a worker ended, and its time with it"),
+]  # fmt: skip
 
 
-def test_a_batch_that_took_longer_does_not_wait() -> None:
-    clock = Clock(10.4)
-    trigger = Trigger(1.0, clock)
-    assert batch(trigger, clock, 10.45, 11.3) == 0
-    # Begun at once, and so before 12.0.
-    assert batch(trigger, clock, 11.35, 11.6) == pytest.approx(0.3)
+@pytest.mark.parametrize(
+    ("interval_s", "cores", "used_s", "took_s", "has_records", "wait_s"),
+    [case[:6] for case in CASES],
+    ids=[case[6] for case in CASES],
+)
+def test_the_next_batch_follows_by_the_budget(
+    interval_s: float, cores: float, used_s: float, took_s: float, has_records: bool, wait_s: float
+) -> None:
+    machine = Machine()
+    pace = machine.trigger(interval_s, cores).batch_started()
+    machine.now_s += took_s
+    machine.used_s += used_s
+    assert pace.wait_s(has_records=has_records) == pytest.approx(wait_s)
 
 
-def test_a_batch_that_may_have_begun_before_the_boundary_does_not_wait_for_the_one_after() -> None:
-    clock = Clock(10.4)
-    trigger = Trigger(1.0, clock)
-    assert batch(trigger, clock, 10.45, 11.97) == 0
-    # Begun at 11.98 or at 12.0: if the first, Spark goes on at once, so a wait would delay it.
-    assert batch(trigger, clock, 12.03, 12.4) == 0
+def test_what_an_epoch_uses_after_its_batch_counts_for_the_next() -> None:
+    """An epoch is finished while the next batch is read: on average the budget is kept."""
+    machine = Machine()
+    trigger = machine.trigger(1.0, 0.8)
+
+    first = trigger.batch_started()
+    machine.now_s += 0.2
+    assert first.wait_s(has_records=True) == 0.0
+    second = trigger.batch_started()
+    machine.now_s += 0.1
+    machine.used_s += 0.24
+    assert second.wait_s(has_records=True) == pytest.approx(0.2)
 
 
-def test_a_clock_set_back_makes_nobody_wait_longer_than_the_interval() -> None:
-    clock = Clock(100.4)
-    trigger = Trigger(1.0, clock)
-    clock.now = 100.45
-    trigger.batch_started()
-    clock.now = 50.0
-    assert trigger.wait_s() == 1.0
+def test_the_longest_wait_counts_from_the_beginning_of_a_batch() -> None:
+    machine = Machine()
+    pace = machine.trigger(1.0, 0.8).batch_started()
+    machine.now_s += 0.4
+    assert pace.longest_wait_s() == pytest.approx(0.6)
+    machine.now_s += 0.7
+    assert pace.longest_wait_s() == 0.0
+
+
+_BUSY = "import sys\nwhile True:\n    sum(range(10_000))\n"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it reads /proc")
+def test_processor_time_is_that_of_a_process_and_of_all_that_it_has_started() -> None:
+    shell = subprocess.Popen([
+        sys.executable, "-c",
+        f"import subprocess, sys; subprocess.run([sys.executable, '-c', {_BUSY!r}])",
+    ], start_new_session=True)  # fmt: skip
+    try:
+        # A new one each time: it looks for new processes only now and then.
+        wait_until(
+            lambda: ProcessorTime([shell.pid])() > 0.5, "processor time of the process in it",
+            seen=lambda: ProcessorTime([shell.pid])(),
+        )  # fmt: skip
+    finally:
+        os.killpg(shell.pid, 9)
+        shell.wait()
+    assert ProcessorTime([shell.pid])() == 0.0

@@ -14,6 +14,7 @@ from pipelines.epoch.delivery import MessageDelivery, _files, _split
 from pipelines.epoch.task_sizing import (
     DELIVERY_ROWS_MAX,
     DRIVER_BYTES,
+    DRIVER_ROWS,
     TASK_BYTES,
     TASK_ROWS,
     TaskSizing,
@@ -165,13 +166,14 @@ def test_message_that_is_not_there_is_one_sentence(lake: Lake, tasks: int) -> No
 
 # parallelism, bytes of a message -> tasks that land and that deliver so many messages
 SIZES = [
-    (2, 256, 1_000, 2, 0),
+    (2, 256, DRIVER_ROWS, 0, 0),
+    (2, 256, DRIVER_ROWS + 1, 2, 0),
     (2, 256, TASK_ROWS, 2, 0),
     (2, 256, 200_000, 2, 4),
     (8, 256, 200_000, 8, 8),
     (64, 256, 200_000, 200_000 // TASK_ROWS + 1, 200_000 // TASK_ROWS + 1),
     (64, 1 << 20, 100, 100 * (1 << 20) // TASK_BYTES + 1, 100 * (1 << 20) // TASK_BYTES + 1),
-    (2, 2_048, DRIVER_BYTES // 2_048, 2, 0),
+    (2, 2_048, DRIVER_BYTES // 2_048, 0, 0),
     (2, 2_048, DRIVER_BYTES // 2_048 + 1, 2, 2),
     (1, 2_048, 1_000_000, 1, 1_000_000 // DELIVERY_ROWS_MAX),
 ]
@@ -188,9 +190,11 @@ def test_tasks_follow_the_size_of_recent_messages(
 
 
 @pytest.mark.parametrize(("where", "few", "many"), [("driver", 0, 0), ("executors", 1, 20)])
-def test_where_deliveries_run_can_be_said(where: str, few: int, many: int) -> None:
+def test_where_bytes_are_moved_can_be_said(where: str, few: int, many: int) -> None:
     sizes = TaskSizing(2, where)
     assert (sizes.delivery_tasks(1), sizes.delivery_tasks(1_000_000)) == (few, many)
+    is_driver = where == "driver"
+    assert [sizes.landing_tasks(count) == 0 for count in (1, 1_000_000)] == [is_driver] * 2
 
 
 def test_of_many_topics_each_is_written_by_one_task_and_of_few_rows_of_one_by_all() -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from pipelines.jvm import arrow_memory
 from storage.tasks import in_spark
+from storage.tasks.kafka_reader import KafkaSource
 
 _MB = 96
 # Prints how much memory (MB) is resident: while a task has its buffers, and after two tasks
@@ -25,6 +26,7 @@ import ctypes, sys, time
 from pathlib import Path
 import pyarrow as pa
 from storage.tasks import in_spark
+from storage.tasks.kafka_reader import KafkaSource
 
 in_spark._IDLE_S = float(sys.argv[1])
 
@@ -66,6 +68,7 @@ _ARRAYS = """
 import resource
 import numpy as np
 from storage.tasks import in_spark
+from storage.tasks.kafka_reader import KafkaSource
 
 def run():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -97,8 +100,10 @@ def test_task_that_lands_a_large_part_gives_back_at_once(
     monkeypatch.setattr(in_spark, "_task_running", contextlib.nullcontext)
     monkeypatch.setattr(in_spark, "_LARGE_ROWS", 10)
     batches = [pa.RecordBatch.from_pydict({"n": range(part)}) for part in (7, rows - 7)]
+    monkeypatch.setattr(in_spark, "read_records", lambda *_: iter(batches))
     landing: Any = list  # hands over what it gets
-    assert list(in_spark.LandTask(landing)(batches)) == batches
+    task = in_spark.LandTask(landing, KafkaSource("nowhere"), [()])
+    assert list(task([pa.RecordBatch.from_pydict({"id": [0]})])) == batches
     assert given_back.called == is_large
 
 
