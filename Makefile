@@ -43,8 +43,9 @@ notebooks: $(VENV)/.jupyter ## Open the notebooks: on the lake TXLAKE_LAKE, else
 		--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate $(JUPYTER_OPTIONS)
 
 # PYTEST takes options of pytest, as in: make test PYTEST="-k crash"
-# Each worker has a broker and a Spark session of its own. The longest files are first.
-WORKERS ?= 2
+# Each worker has a broker and a Spark session of its own. The longest files are first. Three on two
+# cores: a test of the job often waits, for Kafka or for the job, and the third then has its core.
+WORKERS ?= 3
 RUN_TESTS = $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Style and types are checked beside the tests: both would wait for one core while the other idles.

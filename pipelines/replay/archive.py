@@ -103,10 +103,10 @@ class Archive:
             rows = engine.execute(text).fetchall()
         return {(kind, queue_id): offset for kind, queue_id, offset in rows}
 
-    def boundaries(self, records: int = EPOCH_RECORDS) -> Iterator[EpochBoundary]:
-        """Returns the ends of epochs with `records` records each; a replay gives the same ends."""
+    def boundaries(self) -> Iterator[EpochBoundary]:
+        """Returns the ends of epochs of `EPOCH_RECORDS` each; a replay gives the same ends."""
         with self._engine() as engine:
-            rows = engine.execute(_CUTS, {"size": records}).fetchall()
+            rows = engine.execute(_CUTS, {"size": EPOCH_RECORDS}).fetchall()
         ends = self.first_offsets()
         epoch_at = 0
 

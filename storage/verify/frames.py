@@ -166,9 +166,9 @@ CREATE MACRO is_own(topic) AS topic IN ('{CHECK_MAX_TOPIC}', '{UNDELIVERABLE_TOP
 """
 
 
-def make_frames(connection: DuckDBPyConnection, last: int) -> int:
+def make_frames(connection: DuckDBPyConnection, last: int, has_few_rows: bool) -> int:
     """Makes all frames, of rows up to the last committed epoch. Output: the epoch of its floor."""
-    base = make_views(connection, last)
+    base = make_views(connection, last, has_few_rows)
 
     for table in ("half", "op", "schedule"):
         (duplicate_count,) = connection.execute(_TWICE.format(table=table)).fetchall()[0]

@@ -113,8 +113,11 @@ CREATE MACRO in_scope(k, q, o) AS
 }
 
 
-def make_views(connection: DuckDBPyConnection, last: int) -> int:
-    """Makes the views up to the last committed epoch. Output: the epoch of its floor."""
+def make_views(connection: DuckDBPyConnection, last: int, has_few_rows: bool) -> int:
+    """Makes the views up to the last committed epoch: tables, if they have few rows.
+
+    Output: the epoch of its floor.
+    """
     (oldest_rules,) = connection.execute(_OLDEST_RULES.format(last=last)).fetchall()[0]
     for macro in _ONCE_FOR_EACH_SET[oldest_rules >= 5]:
         connection.execute(macro)
@@ -127,14 +130,15 @@ def make_views(connection: DuckDBPyConnection, last: int) -> int:
         connection.execute(_BELOW_FLOOR)
     connection.execute(_IN_SCOPE[base > 0])
 
+    kind = "TABLE" if has_few_rows else "VIEW"
     for table in TABLES:
-        connection.execute(_view(table, base, last))
+        connection.execute(f"CREATE {kind} {table} AS {_rows_in_scope(table, base, last)}")
 
     return int(base)
 
 
-def _view(table: str, base: int, last: int) -> str:
-    """Returns SQL of the view of a table's rows in scope."""
+def _rows_in_scope(table: str, base: int, last: int) -> str:
+    """Returns SQL of a table's rows in scope."""
     rows = f"all_{table}"
     columns = "*"
     conditions = [f"epoch <= {last}"]
@@ -148,4 +152,4 @@ def _view(table: str, base: int, last: int) -> str:
         conditions.append(f"epoch > {base}")
         conditions += [f"in_scope({kind}, {queue}, {offset})" for kind, offset in _ABOUT[table]]
 
-    return f"CREATE VIEW {table} AS SELECT {columns} FROM {rows} WHERE {' AND '.join(conditions)}"
+    return f"SELECT {columns} FROM {rows} WHERE {' AND '.join(conditions)}"

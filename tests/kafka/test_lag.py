@@ -16,10 +16,11 @@ from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
 from tests.support.job import Job, running, settings_for
 from tests.support.kafka_writer import half_headers
+from tests.support.wait import wait_until
 from txlake import protocol as p
 
 Unique = Callable[[str], str]
-HALVES_PER_QUEUE = 100_000
+HALVES_PER_QUEUE = 20_000
 ENDS_PER_OPERATION = 20
 
 
@@ -29,7 +30,7 @@ def _session(spark: SparkSession) -> None:
 
 
 def _fill(settings: Settings) -> None:
-    """Send 200,000 halves and the operations that end them: every 50th is rolled back."""
+    """Send 40,000 halves and the operations that end them: every 50th is rolled back."""
     producer = Producer(
         {
             "bootstrap.servers": settings.kafka.bootstrap_servers,
@@ -66,11 +67,12 @@ def test_halves_that_were_ended_are_neither_asked_about_nor_given_up(
     broker: Broker, tmp_path: Path, unique: Unique
 ) -> None:
     settings = settings_for(
-        broker, tmp_path / "lake", unique("lag"), stream={"max_offsets_per_trigger": 30_000}
+        broker, tmp_path / "lake", unique("lag"), stream={"max_offsets_per_trigger": 6_000}
     )
     Job(settings).prepare_topics()
     _fill(settings)
-    time.sleep(2 * settings.transaction.transaction_timeout_ms / 1000)
+    due_at = time.time() + 2 * settings.transaction.transaction_timeout_ms / 1000
+    wait_until(lambda: time.time() > due_at, "a check of each half would be due")
     whole = HALVES_PER_QUEUE * settings.kafka.queues
     with running(settings) as job:
         job.wait_for(

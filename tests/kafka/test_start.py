@@ -23,6 +23,7 @@ from confluent_kafka.admin import (
 from pyspark.sql import SparkSession
 
 from pipelines.errors import LostInputError, StartError
+from pipelines.job import driver_loop
 from pipelines.jvm.spark_settings import check_in_jvm
 from pipelines.kafka_client.admin import KafkaAdmin
 from pipelines.local_broker.broker import Broker
@@ -169,8 +170,14 @@ def test_a_topic_with_a_setting_that_breaks_a_guarantee_is_refused(
     ("name", "value"), [("cleanup.policy", "compact"), ("message.timestamp.type", "CreateTime")]
 )
 def test_a_topic_that_gets_such_a_setting_stops_the_running_job(
-    broker: Broker, tmp_path: Path, unique: Unique, name: str, value: str
+    broker: Broker,
+    tmp_path: Path,
+    unique: Unique,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    value: str,
 ) -> None:
+    monkeypatch.setattr(driver_loop, "_TOPICS_CHECKED_S", 0.5)  # a job looks every 20 s
     settings = settings_for(broker, tmp_path / "lake", unique("altered"))
     job = Job(settings).start()
     try:

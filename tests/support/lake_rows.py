@@ -11,6 +11,7 @@ import shutil
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -148,27 +149,40 @@ class LakeRows:
     def write_changed(self, path: Path, base: Path, before: LakeRows) -> Lake:
         """Copy a lake and write anew the tables that differ."""
         shutil.copytree(base, path)
-        written = dict(before._tables())
         if not self.is_sealed:
-            self.seal(Lake(str(path)).majority_lake_id())
-        for table, rows in self._tables():
-            if table not in written or rows != written[table]:
+            self.seal(_lake_id(base))
+
+        written = dict(before._rows())
+        for table, rows in self._rows():
+            if written.get(table) != rows:
                 if table.startswith("topics/"):
                     Lake(str(path)).create_table(table)
-                write_deltalake(str(path / table), rows, mode="overwrite")
+                write_deltalake(str(path / table), _at_rest(table, rows), mode="overwrite")
         return Lake(str(path))
 
     def _tables(self) -> Iterator[tuple[str, pa.Table]]:
-        for table, rows in self.tables.items():
-            if table == "epochs":
-                yield table, pa.Table.from_pylist(rows, schema=EPOCHS)
-            elif table == "consumer_offsets":
-                yield table, pa.Table.from_pylist(rows, schema=CONSUMER_OFFSETS)
-            else:
-                yield table, table_of(rows, TABLES[table])
+        for table, rows in self._rows():
+            yield table, _at_rest(table, rows)
+
+    def _rows(self) -> Iterator[tuple[str, list[Row]]]:
+        yield from self.tables.items()
         ids = {row["topic"]: row["table_id"] for row in self.tables["catalog"]}
         for topic, table_id in ids.items():
-            yield f"topics/{table_id}", table_of(self.messages[topic], TOPIC)
+            yield f"topics/{table_id}", self.messages[topic]
+
+
+@cache
+def _lake_id(base: Path) -> str:
+    """Return the id of a lake that nobody changes any more: each table is asked for it."""
+    return Lake(str(base)).majority_lake_id()
+
+
+def _at_rest(table: str, rows: list[Row]) -> pa.Table:
+    if table == "epochs":
+        return pa.Table.from_pylist(rows, schema=EPOCHS)
+    if table == "consumer_offsets":
+        return pa.Table.from_pylist(rows, schema=CONSUMER_OFFSETS)
+    return table_of(rows, TOPIC if table.startswith("topics/") else TABLES[table])
 
 
 def table_of(rows: list[Row], schema: pa.Schema) -> pa.Table:

@@ -18,17 +18,28 @@ LIMITS = {"check_max": 2, "half_retention_ms": 300_000, "orphan_operation_ttl_ms
           "topics_max": 1}  # fmt: skip
 
 
-def make_aged_job(path: Path, topics: Retention = Retention()) -> AgingJob:  # noqa: B008
+def make_aged_job(path: Path) -> AgingJob:
     """Return a job with a long past, whose old rows are deleted."""
+    job = make_old_job(path)
+    delete_old_rows(job)
+    return job
+
+
+def make_old_job(path: Path) -> AgingJob:
+    """Return a job with a long past, all of it still there."""
     job = AgingJob(path / "lake", **LIMITS)
-    job.topics = topics
     for topic in ("orders", "nowhere"):  # of which topics_max allows one
         job.end(COMMIT, job.half("asks", real_topic=topic))
         job.run()
     live(job, random.Random(12), 24)
+    return job
+
+
+def delete_old_rows(job: AgingJob, topics: Retention = Retention()) -> None:  # noqa: B008
+    """Delete what is below a job's floor, and the old messages of topics that keep them so long."""
+    job.topics = topics
     job.maintain()
     assert job.floor.epoch > job.floor.deleted > 0
-    return job
 
 
 def require_sound(path: Path) -> None:

@@ -66,7 +66,10 @@ def differences(lake: Lake, states: dict[int, State]) -> Iterator[str]:
                     yield f"{name} after epoch {epoch}, from snapshot {snapshot}"
 
 
-@pytest.mark.parametrize("world_number", range(WORLDS))
+@pytest.mark.parametrize(
+    "world_number",
+    [0, 1, *(pytest.param(number, marks=pytest.mark.soak) for number in range(2, WORLDS))],
+)
 def test_the_state_after_every_epoch_is_restored_from_any_snapshot(
     world_number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

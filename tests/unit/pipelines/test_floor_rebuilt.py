@@ -78,8 +78,8 @@ def test_a_row_that_was_lost_above_the_floor_is_decided_anew(
     require_sound(tmp_path / "new")
 
 
-def test_a_job_goes_on_in_a_rebuilt_lake_as_in_the_old_one(tmp_path: Path) -> None:
-    jobs = [make_aged_job(tmp_path / name) for name in ("first", "second")]
+def test_a_job_goes_on_in_a_rebuilt_lake_as_in_the_old_one(aged: AgingJob, tmp_path: Path) -> None:
+    jobs = [aged.copy(tmp_path / name) for name in ("first", "second")]
     rebuild(jobs[0].lake.path, str(tmp_path / "new"))
     jobs[0].go_on_in(Lake(str(tmp_path / "new")))
     epoch = jobs[0].floor.epoch
@@ -181,9 +181,9 @@ def test_a_rebuild_that_was_killed_goes_on_above_the_floor_while_that_stays(
 
 
 def test_a_floor_that_moves_while_a_lake_is_being_rebuilt_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    aged: AgingJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = make_aged_job(tmp_path)
+    job = aged.copy(tmp_path / "lake")
     begin_part(job.lake.path, str(tmp_path / "part"), monkeypatch)
     with monkeypatch.context() as patch, pytest.raises(Killed):
         kill_behind(3, patch)

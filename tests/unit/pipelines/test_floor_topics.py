@@ -15,7 +15,7 @@ from storage.lake.table import deleted_epoch, queue_floor
 from storage.maintenance.topic_retention import Retention, alter, configs_of
 from tests.support.aging_job import EPOCH_MS, AgingJob, live
 from tests.support.epoch_harness import decided_rows_of
-from tests.support.lakes_with_floor import LIMITS, make_aged_job, require_sound
+from tests.support.lakes_with_floor import LIMITS, delete_old_rows, make_old_job, require_sound
 from txlake import Consumer, OffsetOutOfRangeError
 from txlake._delta_log import LAKE_ID_PROPERTY
 from txlake.protocol import RETENTION_MS
@@ -23,10 +23,16 @@ from txlake.protocol import RETENTION_MS
 ORDERS = "topics/1"
 
 
+@pytest.fixture(scope="module")
+def old_job(tmp_path_factory: pytest.TempPathFactory) -> AgingJob:
+    return make_old_job(tmp_path_factory.mktemp("old"))
+
+
 def test_queues_begin_where_they_began_and_a_lost_topic_begins_at_the_floor(
-    tmp_path: Path,
+    old_job: AgingJob, tmp_path: Path
 ) -> None:
-    job = make_aged_job(tmp_path, Retention(ms=10 * EPOCH_MS))
+    job = old_job.copy(tmp_path / "lake")
+    delete_old_rows(job, Retention(ms=10 * EPOCH_MS))
     old = Lake(job.lake.path)
     floors = read_progress(old, until=job.floor.epoch)
     begin, end = queue_floor(old.handle(ORDERS), 0), floors.next_offsets["orders", 0]
@@ -58,9 +64,10 @@ def test_queues_begin_where_they_began_and_a_lost_topic_begins_at_the_floor(
 
 
 def test_messages_above_the_floor_come_back_when_their_topic_has_deleted_them(
-    tmp_path: Path,
+    old_job: AgingJob, tmp_path: Path
 ) -> None:
-    job = make_aged_job(tmp_path, Retention(ms=1))
+    job = old_job.copy(tmp_path / "lake")
+    delete_old_rows(job, Retention(ms=1))
     old, new = Lake(job.lake.path), tmp_path / "new"
     assert deleted_epoch(old.handle(ORDERS)) > job.floor.epoch
     rebuild(job.lake.path, str(new))

@@ -17,7 +17,6 @@ from storage.errors import BrokenLakeError, LakeError
 from storage.lake.integrity import require_readable
 from storage.lake.lake import Lake
 from storage.schemas import TABLES
-from storage.verify import run
 from tests.support import damage
 from tests.support.damage import (
     KINDS,
@@ -26,6 +25,7 @@ from tests.support.damage import (
     TRANSACTION,
     consume,
     is_named,
+    look_at_the_tables_alone,
     prints,
     refusal,
     start,
@@ -38,14 +38,6 @@ LEGAL = ("epochs", "one version back")
 READ_BY_CONSUMERS = {"lake", "catalog", "epochs", ORDERS}
 CASES = [(table, kind) for table in (*TABLES, ORDERS) for kind in KINDS if (table, kind) != LEGAL]
 Damage = Callable[[str, str], Path]
-
-
-def look_at_the_tables_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let verify check `lake_is_whole` and none of the other invariants: half a second less."""
-    monkeypatch.setattr(run, "INVARIANTS", run.INVARIANTS[:1])
-    monkeypatch.setattr(run, "RECORDED", ())
-    for module in (run.time_rules, run.delays, run.delivery, run.state):
-        monkeypatch.setattr(module, "FRAMES", "")
 
 
 @pytest.mark.usefixtures("one_look")

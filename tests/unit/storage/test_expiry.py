@@ -272,7 +272,9 @@ def test_known_at_can_come_to_an_instant_that_an_epoch_below_the_floor_recorded(
     require_sound(tmp_path / "lake")
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2))]
+)
 def test_a_job_that_lags_longer_than_retention_leaves_a_sound_lake(
     tmp_path: Path, seed: int
 ) -> None:

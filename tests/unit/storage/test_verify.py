@@ -84,6 +84,38 @@ def test_the_sound_lake_has_every_kind_of_row(rows: LakeRows) -> None:
 def test_a_mutation_violates_its_invariant_alone_and_its_row_is_named(
     mutation: Mutation, rows: LakeRows, base: Path, tmp_path: Path
 ) -> None:
+    require_is_named(mutation, rows, base, tmp_path)
+
+
+# The invariants are the same text: on many rows DuckDB plans it as it likes.
+@pytest.mark.usefixtures("as_many_rows")
+@pytest.mark.parametrize(
+    "mutation",
+    [
+        pytest.param(mutation, id=mutation.name, marks=[pytest.mark.soak] if number % 27 else [])
+        for number, mutation in enumerate(MUTATIONS)
+    ],
+)
+def test_a_mutation_among_many_rows_is_named_as_well(
+    mutation: Mutation, rows: LakeRows, base: Path, tmp_path: Path
+) -> None:
+    require_is_named(mutation, rows, base, tmp_path)
+
+
+@pytest.fixture
+def as_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a lake be checked as one with many rows is."""
+    monkeypatch.setattr(run, "_FEW_ROWS", 0)
+
+
+@pytest.mark.usefixtures("as_many_rows")
+def test_the_sound_lake_is_accepted_as_one_with_many_rows(base: Path) -> None:
+    report = verify(Lake(str(base)))
+    assert violated(report) == {}
+    assert [f.invariant.name for f in report.findings if f.checked == 0] == []
+
+
+def require_is_named(mutation: Mutation, rows: LakeRows, base: Path, tmp_path: Path) -> None:
     mutated = rows.copy()
     mutation.change(mutated)
     found = violated(verify(mutated.write_changed(tmp_path / "lake", base, rows)))
@@ -235,6 +267,7 @@ def test_a_topic_without_its_table_is_a_violation(base: Path, tmp_path: Path) ->
     )
 
 
+@pytest.mark.usefixtures("as_many_rows")
 def test_no_join_looks_at_every_pair_of_rows(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plans: list[str] = []
 
