@@ -182,7 +182,7 @@ def _read_range(consumer: Any, wanted: RecordRange) -> Iterator[pa.RecordBatch]:
         if events:
             messages = [message for message in messages if message.error() is None]
         # The client drops what it has fetched of the range before; if not, that comes first.
-        while messages and (messages[0].topic(), messages[0].partition()) != wanted.place:
+        while messages and not _is_of_range(messages[0], wanted):
             del messages[0]
 
         offsets = list(map(_call_offset, messages))
@@ -208,6 +208,12 @@ def _read_range(consumer: Any, wanted: RecordRange) -> Iterator[pa.RecordBatch]:
                 f"{NOT_READ}: no record within {_NO_ANSWER_S:.0f} s of {wanted.topic} partition "
                 f"{wanted.partition}{reported}"
             )
+
+
+def _is_of_range(message: Any, wanted: RecordRange) -> bool:
+    """Returns whether a record is of the range, or behind it in its partition."""
+    place = (message.topic(), message.partition())
+    return place == wanted.place and message.offset() >= wanted.start
 
 
 def _reported(error: KafkaError, wanted: RecordRange) -> str:
