@@ -104,7 +104,7 @@ def print_records(columns: Sequence[str], rows: Sequence[Row], output: str, now_
         for record in records:
             print_line(json.dumps(record, ensure_ascii=False))
     else:
-        _print_csv(columns, records)
+        click.echo(csv_text(columns, records), nl=False)
 
 
 def to_machine(name: str, value: Any) -> Any:
@@ -148,12 +148,13 @@ def heading(name: str) -> str:
     return name
 
 
-def _print_csv(columns: Sequence[str], records: Sequence[Row]) -> None:
+def csv_text(columns: Sequence[str], records: Sequence[Row]) -> str:
+    """Returns records as CSV, its first line the columns' names."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows([[_cell(record[name]) for name in columns] for record in records])
-    click.echo(text.getvalue(), nl=False)
+    return text.getvalue()
 
 
 def _cell(value: Any) -> Any:

@@ -30,12 +30,18 @@ _TOKEN_CHARACTERS: Final = 20
 @click.option(
     "--allow-writes",
     is_flag=True,
-    help="Let holders of the token resume dead messages; needs --conf.",
+    help="Let holders of the token end, resume and set things; needs --conf.",
 )
 @click.option(
     "--token-file",
     type=click.Path(dir_okay=False),
     help=f"A file with the token.  [default: the variable {TOKEN_VARIABLE}]",
+)
+@click.option(
+    "--bodies/--no-bodies",
+    "shows_bodies",
+    default=None,
+    help="Whether pages show what is in messages.  [default: only on loopback]",
 )
 def console(
     lake_path: str | None,
@@ -45,6 +51,7 @@ def console(
     names: tuple[str, ...],
     allow_writes: bool,
     token_file: str | None,
+    shows_bodies: bool | None,
 ) -> None:
     """Serve a web page of the lake, until Ctrl-C or SIGTERM.
 
@@ -90,6 +97,7 @@ def console(
             hosts=hosts,
             port=listener.getsockname()[1],
             kafka=queries,
+            shows_bodies=is_local if shows_bodies is None else shows_bodies,
         )
         shown = f"[{host}]" if ":" in host else host
         serve(site, listener, lambda: click.echo(f"http://{shown}:{site.port}/"))

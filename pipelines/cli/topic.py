@@ -15,16 +15,13 @@ from pipelines.cli.options import (
     stack_options,
 )
 from pipelines.cli.write_options import WriteOptions, write_options
+from pipelines.errors import OperatorError
 from pipelines.output import TABLE
 from txlake.protocol import (
     ALTER_TOPIC,
     CREATE_TOPIC,
-    FOREVER,
-    RETENTION_BYTES,
-    RETENTION_MS,
     SYSTEM_REAL_TOPICS,
     TOPIC_PATTERN,
-    ConfigTarget,
     TopicTarget,
     matches,
 )
@@ -173,17 +170,10 @@ def _configs(
     name: str, retention_ms: int | None, retention_bytes: int | None, writing: WriteOptions
 ) -> list[str]:
     """Returns the targets of ALTER_TOPIC."""
-    promise_ms = writing.settings.maintenance.stream_retention_ms
+    from pipelines.operate.topics import topic_limits
 
-    if retention_ms is not None and FOREVER < retention_ms < promise_ms:
-        raise click.UsageError(
-            f"--retention of {retention_ms} ms is below [maintenance] stream_retention_ms = "
-            f"{promise_ms}: a Spark stream that is away may read that long"
-        )
-
-    values = {RETENTION_MS: retention_ms, RETENTION_BYTES: retention_bytes}
-    return [
-        str(ConfigTarget(name, config, value))
-        for config, value in values.items()
-        if value is not None
-    ]
+    try:
+        targets = topic_limits(writing.settings, name, retention_ms, retention_bytes)
+    except OperatorError as error:
+        raise click.UsageError(f"--retention: {error}") from error
+    return [str(target) for target in targets]

@@ -1,1 +1,1 @@
-"""The web page of a lake: pages of plain HTML, made in this process, and RESUME by forms."""
+"""The web page of a lake: pages of plain HTML, made in this process, and what operators do."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
 from importlib import resources
 from typing import Final
 from urllib.parse import parse_qs
@@ -15,10 +16,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pipelines.console import forms, views
+from pipelines.console import act, forms, message_views, overview, views
+from pipelines.console.actions import ACTIONS
 from pipelines.console.context import ConsoleContext
 from pipelines.console.query_params import BadQueryError
-from pipelines.console.render import page
+from pipelines.console.render import error_page
 from pipelines.console.security import SecurityMiddleware
 from pipelines.errors import JobError, OperatorError
 from pipelines.settings import SettingsError
@@ -31,7 +33,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 # DuckDB: one that ends with a thread of the event loop can abort the process at its end.
 _MAKERS: Final = 4
 _READS: Final[dict[str, Callable[[Request], Response]]] = {
-    "/": views.overview,
+    "/": overview.overview,
     "/find": views.find_page,
     "/transactions": views.transactions_page,
     "/story": views.story,
@@ -40,18 +42,25 @@ _READS: Final[dict[str, Callable[[Request], Response]]] = {
     "/conflicts": views.conflicts_page,
     "/topics": views.topics_page,
     "/topic": views.topic_page,
+    "/messages": message_views.messages_page,
+    "/message": message_views.message_page,
+    "/record": message_views.record_page,
+    "/download": message_views.download,
     "/consumers": views.consumers_page,
     "/consumer": views.consumer_page,
     "/delayed": views.delayed_page,
     "/login": forms.login_page,
-    "/resume": forms.resume_page,
-    "/resumed": forms.resume_result_page,
+    "/written": act.written_page,
+    "/position": act.position_page,
+    **{f"/{name}": act.preview_page(action) for name, action in ACTIONS.items()},
 }
 _WRITES: Final[dict[str, Callable[[Request, forms.Form], Response]]] = {
     "/login": forms.login,
     "/logout": forms.logout,
-    "/resume": forms.resume,
+    "/position": act.set_position,
+    **{f"/{name}": act.write(action) for name, action in ACTIONS.items()},
 }
+ASSETS: Final = {"style.css": "text/css", "console.js": "text/javascript"}
 _FORM_BYTES_MAX: Final = 65_536
 # How long the answer to a refused login waits; no page thread waits with it.
 REFUSED_FORM_S: Final = 2.0
@@ -92,7 +101,7 @@ def console_app(site: ConsoleContext) -> SecurityMiddleware:
         Route(path, threaded(view, has_form=True), methods=["POST"])
         for path, view in _WRITES.items()
     ]
-    routes.append(Route("/style.css", _style, methods=["GET"]))
+    routes += [Route(f"/{name}", _asset(name), methods=["GET"]) for name in ASSETS]
 
     handlers = {error: _error_page(status) for error, status in _KNOWN.items()}
     app = Starlette(
@@ -117,24 +126,29 @@ async def _form(request: Request) -> forms.Form:
     return parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
 
 
-async def _style(_: Request) -> Response:
-    text = resources.files("pipelines.console").joinpath("style.css").read_bytes()
-    return Response(text, media_type="text/css")
+def _asset(name: str) -> Endpoint:
+    text = resources.files("pipelines.console").joinpath(name).read_bytes()
+
+    async def endpoint(_: Request) -> Response:
+        return Response(text, media_type=ASSETS[name])
+
+    return endpoint
 
 
 def _error_page(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:
     async def handler(request: Request, error: Exception) -> Response:
-        return page(request, "message", status, text=str(error))
+        return error_page(request, status, str(error))
 
     return handler
 
 
 async def _missing(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 404
-    return page(
-        request, "message", status, text=_REFUSED.get(status, "the request was not understood")
-    )
+    text = _REFUSED.get(status, "the request was not understood")
+    if isinstance(error, HTTPException) and error.detail != HTTPStatus(status).phrase:
+        text = error.detail
+    return error_page(request, status, text)
 
 
 async def _bug(request: Request, _: Exception) -> Response:
-    return page(request, "message", 500, text="this page failed; the console's log says how")
+    return error_page(request, 500, "this page failed; the console's log says how")

@@ -1,17 +1,18 @@
-"""Charts of a lake's history as SVG: points only, the words around them are the template's."""
+"""Charts of a lake's history as SVG: points and texts, the words around them are the template's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from pipelines.health.history import BUCKETS, History
-from pipelines.output import span
+from pipelines.output import instant, span
 
 WIDTH: Final = 600
 HEIGHT: Final = 100
 _TOP: Final = 4
+_DAY_MS: Final = 86_400_000
 
 Points = Sequence[float | None]
 
@@ -30,13 +31,28 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Mark:
+    """A place on the axis of time, with its text: the values of a bucket, or a restart."""
+
+    x: float
+    text: str
+
+
+@dataclass(frozen=True)
 class Chart:
-    """Lines over the same time and the same height."""
+    """Lines over the same time and the same height.
+
+    `ticks`: the axis of values, from its top to its foot; `values`: of each bucket that is known;
+    `changes`: restarts and take-overs.
+    """
 
     name: str
     title: str
     lines: tuple[Line, ...]
     maximum: str
+    ticks: tuple[str, str, str]
+    values: tuple[Mark, ...]
+    changes: tuple[Mark, ...]
 
 
 def charts(history: History) -> list[Chart]:
@@ -56,15 +72,20 @@ def charts(history: History) -> list[Chart]:
         return [0.0 if row is None else row[name] / seconds for row in rows]
 
     rates = {"landed": rate("landed"), "ended": rate("ended"), "given up": rate("given_up")}
-    count = "{:.0f}".format
+    count = "{:,.4g}".format
     times = {"longest": values("max_ms"), "median": values("p50_ms")}
 
+    def chart(
+        name: str, title: str, format_value: Callable[[float], str], lines: dict[str, Points]
+    ) -> Chart:
+        return _chart(history, name, title, format_value, lines)
+
     return [
-        _chart("lag", "Lag of the oldest record", _span, {"lag": values("lag_ms")}),
-        _chart("waiting", "Records waiting in Kafka", count, {"waiting": values("waiting")}),
-        _chart("pending", "Pending halves", count, {"pending": _fill_forward(values("pending"))}),
-        _chart("rates", "Transactions a second", "{:.3g}".format, rates),
-        _chart("epoch-times", "Epoch times", _span, times),
+        chart("lag", "Lag of the oldest record", _span, {"lag": values("lag_ms")}),
+        chart("waiting", "Records waiting in Kafka", count, {"waiting": values("waiting")}),
+        chart("pending", "Pending halves", count, {"pending": _fill_forward(values("pending"))}),
+        chart("rates", "Transactions a second", "{:.3g}".format, rates),
+        chart("epoch-times", "Epoch times", _span, times),
     ]
 
 
@@ -80,7 +101,11 @@ def _span(value: float) -> str:
 
 
 def _chart(
-    name: str, title: str, format_value: Callable[[float], str], lines: dict[str, Points]
+    history: History,
+    name: str,
+    title: str,
+    format_value: Callable[[float], str],
+    lines: dict[str, Points],
 ) -> Chart:
     known = {
         line: [value for value in values if value is not None] for line, values in lines.items()
@@ -91,7 +116,44 @@ def _chart(
         Line(line, tuple(_polylines(values, maximum)), *_now_and_maximum(known[line], format_value))
         for line, values in lines.items()
     )
-    return Chart(name, title, drawn, format_value(maximum))
+    ticks = (format_value(maximum), format_value(maximum / 2), "0")
+    return Chart(
+        name,
+        title,
+        drawn,
+        format_value(maximum),
+        ticks,
+        tuple(_bucket_marks(history, format_value, lines)),
+        tuple(_change_marks(history)),
+    )
+
+
+def _bucket_marks(
+    history: History, format_value: Callable[[float], str], lines: dict[str, Points]
+) -> Iterator[Mark]:
+    """Returns the values of each bucket that had an epoch."""
+    for bucket in sorted(row["bucket"] for row in history.buckets):
+        texts = [
+            f"{name} {format_value(value)}"
+            for name, points in lines.items()
+            if (value := points[bucket]) is not None
+        ]
+        at = history.from_at + bucket * history.bucket_ms
+        yield Mark(bucket * WIDTH / BUCKETS, f"{clock(at, history)}: {', '.join(texts)}")
+
+
+def _change_marks(history: History) -> Iterator[Mark]:
+    length_ms = max(1, history.until_at - history.from_at)
+    for row in history.changes:
+        x = WIDTH * (row["changed_at"] - history.from_at) / length_ms
+        yield Mark(x, f"{clock(row['changed_at'], history)}: {row['owner']} took over")
+
+
+def clock(at: int, history: History) -> str:
+    """Returns an instant as it is written beside a chart, UTC: with its day over a long time."""
+    text = instant(at)
+    is_short = history.until_at - history.from_at <= _DAY_MS
+    return text[11:19] if is_short else f"{text[5:10]} {text[11:16]}"
 
 
 def _now_and_maximum(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pipelines.console.kafka_cache import QueryCache
+from pipelines.console.page_counts import PageCounts
 from pipelines.console.session import SentForms, Sessions
 from pipelines.health.facts import Facts
 from pipelines.settings import Settings
@@ -21,7 +22,8 @@ class ConsoleContext:
     lake and of its Kafka. `settings`: None if only the lake was named. `token`: None if nobody can
     log in. `reads_need_token`: whether pages are shown only after a login. `hosts`: the names in
     the Host header that are allowed. `kafka`: the pages' queries to Kafka. `sessions`: the
-    sessions. `sent_forms`: the results of forms.
+    sessions. `sent_forms`: the results of forms. `shows_bodies`: whether pages show what is in
+    messages. `counts`: the numbers beside the pages' names.
     """
 
     path: str
@@ -36,6 +38,8 @@ class ConsoleContext:
     kafka: QueryCache = field(default_factory=QueryCache)
     sessions: Sessions = field(default_factory=Sessions)
     sent_forms: SentForms = field(default_factory=SentForms)
+    shows_bodies: bool = True
+    counts: PageCounts = field(default_factory=PageCounts)
 
     @property
     def cookie_name(self) -> str:

@@ -8,9 +8,11 @@ from typing import Final
 
 from pipelines.errors import OperatorError
 from pipelines.output import now_ms
-from txlake.protocol import delay_levels_ms
+from txlake.protocol import FOREVER, delay_levels_ms
 
-ROWS: Final = 100
+_FOREVER_WORD: Final = "forever"
+_SIZES: Final = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+ROWS: Final = 50
 _ROWS_MAX: Final = 1_000
 
 
@@ -40,6 +42,18 @@ def number(query: Mapping[str, str], name: str, default: int, maximum: int) -> i
     return int(value)
 
 
+def offset(query: Mapping[str, str], name: str) -> int | None:
+    """Returns a queue's number or an offset; None if it is missing."""
+    value = text(query, name)
+    if value is None:
+        return None
+
+    if not re.fullmatch("[0-9]{1,18}", value, re.ASCII):
+        raise BadQueryError(f"{name} = {value!r}: a number from 0 is allowed")
+
+    return int(value)
+
+
 def parse_age(query: Mapping[str, str], name: str) -> int | None:
     """Returns the instant that a span before now, as `1h`, names; ms. None if it is missing."""
     value = text(query, name)
@@ -53,3 +67,36 @@ def parse_age(query: Mapping[str, str], name: str) -> int | None:
         ) from error
 
     return max(0, now_ms() - span_ms)
+
+
+def retention(query: Mapping[str, str], name: str) -> int | None:
+    """Returns a span in ms, -1 for ever; None if it is missing."""
+    value = text(query, name)
+    if value is None:
+        return None
+    if value == _FOREVER_WORD:
+        return FOREVER
+    try:
+        (span_ms,) = delay_levels_ms(value)
+    except ValueError as error:
+        raise BadQueryError(
+            f"{name} = {value!r}: 36h, 7d or another span is allowed, or {_FOREVER_WORD}"
+        ) from error
+    return span_ms
+
+
+def size(query: Mapping[str, str], name: str) -> int | None:
+    """Returns a number of bytes, -1 without a limit; None if it is missing."""
+    value = text(query, name)
+    if value is None:
+        return None
+    if value == _FOREVER_WORD:
+        return FOREVER
+
+    match = re.fullmatch(r"([1-9][0-9]{0,14})(|KiB|MiB|GiB|TiB)", value, re.ASCII)
+    if match is None:
+        raise BadQueryError(
+            f"{name} = {value!r}: bytes or a number with KiB, MiB, GiB or TiB is allowed, or "
+            f"{_FOREVER_WORD}"
+        )
+    return int(match[1]) * _SIZES[match[2]]

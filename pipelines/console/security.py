@@ -22,6 +22,8 @@ POLICY: Final = "; ".join(
     (
         "default-src 'none'",
         "style-src 'self'",
+        "script-src 'self'",
+        "connect-src 'self'",
         "img-src 'self' data:",
         "form-action 'self'",
         "frame-ancestors 'none'",
@@ -39,7 +41,7 @@ HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 _READS: Final = ("GET", "HEAD")
-_OPEN: Final = ("/login", "/style.css")
+_OPEN: Final = ("/login", "/style.css", "/console.js")
 
 
 class SecurityMiddleware:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from pipelines.explain.rows import Row
 from txlake.protocol import TRANSACTION_ID_PATTERN, matches
@@ -18,7 +19,27 @@ PAGES: Final = (
     ("/consumers", "Consumers"),
     ("/delayed", "Delayed"),
 )
+# The page of PAGES to which another one belongs.
+_SECTIONS: Final = {
+    "/story": "/transactions",
+    "/find": "/transactions",
+    "/record": "/transactions",
+    "/commit": "/transactions",
+    "/rollback": "/transactions",
+    "/ask": "/groups",
+    "/resume": "/dead",
+    "/cancel": "/delayed",
+    "/topic": "/topics",
+    "/messages": "/topics",
+    "/message": "/topics",
+    "/create_topic": "/topics",
+    "/alter_topic": "/topics",
+    "/consumer": "/consumers",
+    "/position": "/consumers",
+}
 _STORIES: Final = ("half:", "schedule:")
+# The place of a delivered message, as `tx list` shows it.
+_PLACE: Final = re.compile(r"(?P<topic>.+):(?P<queue>[0-9]+)-(?P<offset>[0-9]+)", re.ASCII)
 
 
 def url(path: str, /, **values: Any) -> str:
@@ -26,6 +47,18 @@ def url(path: str, /, **values: Any) -> str:
     kept = {name: value for name, value in values.items() if value not in (None, "", ())}
     query = urlencode(kept, doseq=True, errors="replace")
     return quote(path, errors="replace") + (f"?{query}" if query else "")
+
+
+def with_query(address: str, /, **values: Any) -> str:
+    """Returns an address with other values in its query."""
+    parts = urlsplit(address)
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    return url(parts.path, **{**query, **values})
+
+
+def section_of(path: str) -> str:
+    """Returns the page of PAGES to which a page belongs."""
+    return _SECTIONS.get(path, path)
 
 
 def link(name: str, row: Row) -> str | None:
@@ -47,6 +80,12 @@ def link(name: str, row: Row) -> str | None:
             return url("/find", q=value)
         case "topic" | "real_topic":
             return url("/topic", name=value)
+        case "delivery":
+            match = _PLACE.fullmatch(str(value))
+            return None if match is None else url("/message", **match.groupdict())
+        case "queue_offset" if "message_topic" in row:
+            place = {"queue": row["queue_id"], "offset": value}
+            return url("/message", topic=row["message_topic"], **place)
         case "consumer_group":
             return url("/consumer", group=value)
     return None

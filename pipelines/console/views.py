@@ -10,9 +10,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from pipelines.console import query_params
-from pipelines.console.charts import HEIGHT, WIDTH, charts
 from pipelines.console.context import ConsoleContext
-from pipelines.console.render import page
+from pipelines.console.render import error_page, export, page
 from pipelines.console.urls import url
 from pipelines.errors import JobError
 from pipelines.explain.fetch import find, find_by_keys
@@ -26,19 +25,14 @@ from pipelines.health import (
     consumers,
     dead_letters,
     groups,
-    report,
     topics,
     transactions,
 )
-from pipelines.health.facts import Facts
-from pipelines.health.history import read_history
-from pipelines.health.problems import page_of, problems, unknown_problems
 from pipelines.operate import delays
 from pipelines.output import now_ms
 from storage.lake.lake import Lake
 from txlake.protocol import RecordTarget
 
-_SPANS: Final = {"1h": 3_600_000, "6h": 21_600_000, "1d": 86_400_000, "7d": 604_800_000}
 _ANY: Final = "any"
 _STORIES: Final = 20
 
@@ -49,8 +43,11 @@ def site_of(request: Request) -> ConsoleContext:
     return site
 
 
-def _lake(request: Request) -> Lake:
-    return site_of(request).open_lake()
+def lake_of(request: Request) -> Lake:
+    """Returns the lake of a request, opened for it. Errors: LakeError."""
+    lake = site_of(request).open_lake()
+    request.state.lake = lake
+    return lake
 
 
 def _rows_page(
@@ -58,48 +55,9 @@ def _rows_page(
 ) -> Response:
     """Returns a page of the first rows, up to the limit in its address."""
     shown = rows[: query_params.limit(request.query_params)]
-    return page(request, template, columns=columns, rows=shown, count=len(rows), **more)
-
-
-def overview(request: Request) -> Response:
-    """Returns the overview: what is wrong, the facts of `txlake status`, charts."""
-    site = site_of(request)
-    since = request.query_params.get("since", "1h")
-    if since not in _SPANS:
-        raise query_params.BadQueryError(
-            f"since = {since!r}: one of {', '.join(_SPANS)} is allowed"
-        )
-
-    lake = site.open_lake()
-    facts = site.load_facts(lake)
-    history = read_history(lake, facts.lake.now_ms, _SPANS[since], facts.lake.pending)
-
-    return page(
-        request,
-        "overview",
-        facts=facts,
-        headline=report.headline(facts),
-        problems=[(problem, page_of(problem.name)) for problem in problems(facts)],
-        unknown=unknown_problems(facts),
-        why_unknown=report.why_unknown(facts),
-        fact_lines=_group_facts(facts),
-        chosen=since,
-        spans=list(_SPANS),
-        history=history,
-        charts=charts(history),
-        width=WIDTH,
-        height=HEIGHT,
+    return export(request, columns, shown) or page(
+        request, template, columns=columns, rows=shown, count=len(rows), **more
     )
-
-
-def _group_facts(facts: Facts) -> list[tuple[str, list[str]]]:
-    """Returns the facts, each with all its lines of text."""
-    grouped: list[tuple[str, list[str]]] = []
-    for name, text in report.status_lines(facts):
-        if name or not grouped:
-            grouped.append((name, []))
-        grouped[-1][1].append(text)
-    return grouped
 
 
 def find_page(request: Request) -> Response:
@@ -108,7 +66,7 @@ def find_page(request: Request) -> Response:
     if not query:
         return RedirectResponse(url("/transactions"), 303)
 
-    lake = _lake(request)
+    lake = lake_of(request)
     try:
         target = parse_target(query)
     except ValueError:
@@ -153,9 +111,9 @@ def transactions_page(request: Request) -> Response:
     )
 
     list_rows = transactions.list_pending if state == "pending" else transactions.list_stored
-    rows, count = list_rows(_lake(request), filters, query_params.limit(query))
+    rows, count = list_rows(lake_of(request), filters, query_params.limit(query))
 
-    return page(
+    return export(request, transactions.COLUMNS, rows) or page(
         request,
         "transactions",
         columns=transactions.SHOWN,
@@ -175,11 +133,11 @@ def story(request: Request) -> Response:
     except ValueError as error:
         raise query_params.BadQueryError(str(error)) from error
 
-    lake = _lake(request)
+    lake = lake_of(request)
     rows = find(lake, target)
     shown, more = reports(rows, now_ms(), _STORIES)
     if not shown:
-        return page(request, "message", 404, text=nothing_found(rows, target, lake.path))
+        return error_page(request, 404, nothing_found(rows, target, lake.path))
 
     stories = [(each, list(lines(each)), _resume_targets(each)) for each in shown]
     return page(request, "story", asked=query, stories=stories, more=more)
@@ -196,14 +154,14 @@ def dead_page(request: Request) -> Response:
     query = request.query_params
     group = query_params.text(query, "group")
     topic = query_params.text(query, "topic")
-    rows = dead_letters.read_dead(_lake(request), topic, group)
+    rows = dead_letters.read_dead(lake_of(request), topic, group)
     return _rows_page(request, "dead", dead_letters.COLUMNS, rows, query=query)
 
 
 def groups_page(request: Request) -> Response:
     """Lists the producer groups: their pending halves, and whether they answer."""
     site = site_of(request)
-    lake = _lake(request)
+    lake = lake_of(request)
     rows = groups.read_groups(lake, transactions.state_of(lake), now_ms())
     shown = rows[: query_params.limit(request.query_params)]
     trouble = ""
@@ -220,7 +178,7 @@ def groups_page(request: Request) -> Response:
             members = {}
 
         shown = [{**row, "members": members.get(row["producer_group"])} for row in shown]
-    return page(
+    return export(request, groups.COLUMNS, shown) or page(
         request, "groups", columns=groups.COLUMNS, rows=shown, count=len(rows), trouble=trouble
     )
 
@@ -234,7 +192,7 @@ def conflicts_page(request: Request) -> Response:
     reason = query_params.text(query, "reason")
     conflicts.require_reason(reason)
 
-    rows = conflicts.read_conflicts(_lake(request), since_at, group, reason)[::-1]
+    rows = conflicts.read_conflicts(lake_of(request), since_at, group, reason)[::-1]
     counts = Counter((row["producer_group"], row["reason"]) for row in rows)
 
     return _rows_page(
@@ -244,14 +202,14 @@ def conflicts_page(request: Request) -> Response:
 
 def topics_page(request: Request) -> Response:
     """Lists the real topics."""
-    rows = topics.read_topics(_lake(request), site_of(request).retention())
+    rows = topics.read_topics(lake_of(request), site_of(request).retention())
     return _rows_page(request, "topics", topics.COLUMNS, rows)
 
 
 def topic_page(request: Request) -> Response:
     """Shows one real topic, which need not exist yet: its queues, and its consumer groups."""
     name = request.query_params.get("name", "")
-    lake = _lake(request)
+    lake = lake_of(request)
 
     is_made = any(row["topic"] == name for row in topics.catalog(lake))
     rows = topics.read_queues(lake, name) if is_made else []
@@ -279,14 +237,14 @@ def _is_named(lake: Lake, topic: str) -> bool:
 
 def consumers_page(request: Request) -> Response:
     """Lists the consumer groups, what they read and how far behind they are."""
-    rows = consumers.read_consumers(_lake(request))
+    rows = consumers.read_consumers(lake_of(request))
     return _rows_page(request, "consumers", consumers.COLUMNS, rows)
 
 
 def consumer_page(request: Request) -> Response:
     """Shows one consumer group, queue by queue, the largest lag first."""
     name = request.query_params.get("group", "")
-    rows = consumers.find_lags(_lake(request), name, None)
+    rows = consumers.find_lags(lake_of(request), name, None)
     return _rows_page(request, "consumer", consumers.LAG_COLUMNS[1:], rows, name=name)
 
 
@@ -295,5 +253,7 @@ def delayed_page(request: Request) -> Response:
     query = request.query_params
     group = query_params.text(query, "group")
     topic = query_params.text(query, "topic")
-    waiting = delays.read_waiting(_lake(request), topic, group, limit=query_params.limit(query))
-    return page(request, "delayed", columns=delays.COLUMNS, waiting=waiting, query=query)
+    waiting = delays.read_waiting(lake_of(request), topic, group, limit=query_params.limit(query))
+    return export(request, delays.COLUMNS, waiting.messages) or page(
+        request, "delayed", columns=delays.COLUMNS, waiting=waiting, query=query
+    )

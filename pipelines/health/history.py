@@ -5,6 +5,7 @@ Epochs are put into buckets of equal time, so that a curve has few points for an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,7 +22,7 @@ from storage.rows import instant
 BUCKETS: Final = 120
 # A day of epochs every 20 s; of a busier lake the newest EPOCHS_MAX are shown.
 EPOCHS_MAX: Final = 4_000
-_EPOCH = ["epoch", "state", "epoch_at", "counts", "step_ms", "work"]
+_EPOCH = ["epoch", "state", "epoch_at", "owner", "counts", "step_ms", "work"]
 _ENDED = ["epoch", "cause"]
 
 # `waiting`: records of half, op and schedule that Kafka had and the epoch did not take.
@@ -32,7 +33,7 @@ FROM plans p, unnest(p.ranges) AS u(r) GROUP BY p.epoch
 # Halves that left `pending` but were not pending before: a late end finds a discarded half.
 _EPOCHS = """
 WITH recorded AS (
-  SELECT epoch, epoch_ms(epoch_at) AS decided_at,
+  SELECT epoch, epoch_ms(epoch_at) AS decided_at, owner,
     coalesce(counts['landed_half'], 0) AS landed,
     coalesce(counts['unreadable_half'], 0) AS unreadable,
     coalesce(counts['committed'], 0) AS committed,
@@ -66,13 +67,21 @@ SELECT CAST(least($buckets - 1, (decided_at - $from_at) // $bucket_ms) AS INT) A
 FROM counted WHERE decided_at >= $from_at GROUP BY bucket ORDER BY bucket
 """
 
+# A restart has another owner, too.
+_CHANGES = """
+SELECT decided_at AS changed_at, owner, previous FROM (
+  SELECT decided_at, owner, lag(owner) OVER (ORDER BY epoch) AS previous FROM epochs
+) WHERE previous IS NOT NULL AND owner <> previous ORDER BY changed_at
+"""
+
 
 @dataclass(frozen=True)
 class History:
     """A span of a lake's time in buckets; a bucket without an epoch is missing. Units: ms.
 
     `buckets`: bucket, epochs, waiting, lag_ms, pending, landed, ended, given_up, p50_ms, max_ms.
-    `is_cut`: older epochs of that time are left out.
+    `is_cut`: older epochs of that time are left out. `changes`: restarts and take-overs:
+    changed_at, owner, previous.
     """
 
     from_at: int
@@ -80,6 +89,7 @@ class History:
     bucket_ms: int
     buckets: list[Row]
     is_cut: bool
+    changes: Sequence[Row] = ()
 
 
 def read_history(lake: Lake, now_ms: int, span_ms: int, pending: int) -> History:
@@ -110,4 +120,5 @@ def read_history(lake: Lake, now_ms: int, span_ms: int, pending: int) -> History
 
     values = {"from_at": from_at, "bucket_ms": bucket_ms, "buckets": BUCKETS, "pending": pending}
     buckets = run(_BUCKETS, values, epochs=epochs).to_pylist()
-    return History(from_at, now_ms, bucket_ms, buckets, is_cut)
+    changes = run(_CHANGES, epochs=epochs).to_pylist()
+    return History(from_at, now_ms, bucket_ms, buckets, is_cut, changes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
 import operator
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from pipelines.explain.rows import latest_committed
 from pipelines.health.topics import catalog, read_queues
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_rows
+from storage.rows import instant
 
 COLUMNS: Final = (
     "queue_id",
@@ -42,7 +44,8 @@ Ranges = Mapping[int, tuple[int, int]]  # by queue: from an offset on, up to ano
 class Choice:
     """The messages to read: at most `limit`, the oldest, or the newest ones with `is_tail`.
 
-    None: all. `keys`: the whole KEYS of a message, or one of their words.
+    None: all. `keys`: the whole KEYS of a message, or one of their words. `since_at`, `until_at`:
+    when its record was stored, ms.
     """
 
     limit: int
@@ -50,42 +53,66 @@ class Choice:
     queue_id: int | None = None
     from_offset: int | None = None
     keys: str | None = None
+    since_at: int | None = None
+    until_at: int | None = None
+
+    @property
+    def is_by_offset(self) -> bool:
+        """Returns whether a message's offset alone says if it is chosen."""
+        return (self.keys, self.since_at, self.until_at) == (None, None, None)
 
 
-def read_messages(lake: Lake, topic: str, choice: Choice) -> tuple[pa.Table, bool]:
+def read_messages(
+    lake: Lake, topic: str, choice: Choice, columns: Sequence[str] = COLUMNS
+) -> tuple[pa.Table, bool]:
     """Returns messages in the order of their delivery, and whether the choice has more.
 
-    Output: COLUMNS, sorted by epoch, queue and offset. Only rows of committed epochs.
+    Output: COLUMNS, or the given ones; sorted by epoch, queue and offset. Only rows of committed
+    epochs.
     Errors: OperatorError when there is no such topic or queue; BrokenLakeError.
     """
     ranges = _ranges(lake, topic, choice)
     (number,) = (row["table_id"] for row in catalog(lake) if row["topic"] == topic)
     epoch, _ = latest_committed(lake)
     table = f"topics/{number}"
-    columns = [*COLUMNS]
+    read = list(dict.fromkeys([*columns, *_PLACE]))
 
-    if choice.keys is None:
+    if choice.is_by_offset:
         # Offsets have no gaps: `limit` offsets of each queue are enough.
         ends = {
             queue: _limit_range(begin, end, choice.limit, choice.is_tail)
             for queue, (begin, end) in ranges.items()
         }
-        rows = _read(lake, table, columns, epoch, ends)
+        rows = _read(lake, table, read, epoch, ends)
         count = sum(end - begin for begin, end in ranges.values())
     else:
-        contains_keys = pc.match_substring(pc.field("keys"), choice.keys)
-        candidates = _read(lake, table, [*_PLACE, "keys"], epoch, ranges, contains_keys)
-        has_keys = _match_keys(candidates["keys"].to_pylist(), choice.keys)
-        rows = candidates.filter(pa.array(has_keys, pa.bool_()))
+        rows = _read_matching(lake, table, epoch, ranges, choice)
         count = rows.num_rows
 
     chosen = _take(rows, choice)
-    if choice.keys is not None:
+    if not choice.is_by_offset:
         rows_at = chosen.select(["queue_id", "queue_offset"]).to_pylist()
         places = [(row["queue_id"], row["queue_offset"]) for row in rows_at]
-        chosen = _take(_read_at(lake, table, columns, epoch, places), choice)
+        chosen = _take(_read_at(lake, table, read, epoch, places), choice)
 
-    return chosen.select(columns), count > chosen.num_rows
+    return chosen.select([*columns]), count > chosen.num_rows
+
+
+def _read_matching(lake: Lake, table: str, epoch: int, ranges: Ranges, choice: Choice) -> pa.Table:
+    """Returns the places of the messages with the keys, stored in the time, of a choice."""
+    stored = (_instant(choice.since_at), _instant(choice.until_at))
+    if choice.keys is None:
+        return _read(lake, table, [*_PLACE], epoch, ranges, stored=stored)
+
+    contains_keys = pc.match_substring(pc.field("keys"), choice.keys)
+    columns = [*_PLACE, "keys"]
+    candidates = _read(lake, table, columns, epoch, ranges, contains_keys, stored)
+    has_keys = _match_keys(candidates["keys"].to_pylist(), choice.keys)
+    return candidates.filter(pa.array(has_keys, pa.bool_()))
+
+
+def _instant(ms: int | None) -> dt.datetime | None:
+    return None if ms is None else instant(ms)
 
 
 def _ranges(lake: Lake, topic: str, choice: Choice) -> dict[int, tuple[int, int]]:
@@ -117,8 +144,12 @@ def _read(
     epoch: int,
     ranges: Ranges,
     where: pc.Expression | None = None,
+    stored: tuple[dt.datetime | None, dt.datetime | None] = (None, None),
 ) -> pa.Table:
-    """Returns the rows of committed epochs in a range of offsets of each queue."""
+    """Returns the rows of committed epochs in a range of offsets of each queue.
+
+    Input: `stored`: from and until when; files of other times are not opened.
+    """
     filled = {queue: offsets for queue, offsets in ranges.items() if offsets[0] < offsets[1]}
     if not filled:
         return lake.schema(table).empty_table().select([*columns])
@@ -128,6 +159,7 @@ def _read(
         "epoch": (None, epoch),
         "queue_id": sorted(filled),
         "queue_offset": (min(begins), max(ends) - 1),
+        "stored_at": stored,
     }
 
     queue, offset = pc.field("queue_id"), pc.field("queue_offset")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -45,6 +45,8 @@ from storage.lake.lake import Lake
 from storage.rows import instant
 from storage.wire.record_kinds import HALF
 from txlake.protocol import RecordTarget, Target, UndeliverableTarget
+
+STILL_UNDELIVERABLE: Final = "still_undeliverable"
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,8 @@ def preview_end(
 
     inputs = Inputs(operations=operations, ended=_ended_halves(unit))
     decided = _decide(lake, lake_rows, inputs, now_ms)
-    return _preview(lake_rows, record, _end_text(decided, unit, op_offset))
+    topics = topics_before(lake, lake_rows.epoch + 1)
+    return _preview(lake_rows, record, _end_text(decided, unit, op_offset, topics))
 
 
 def preview_command(
@@ -133,7 +136,10 @@ def preview_command(
     messages = {
         (row["source"], row["queue_id"], row["queue_offset"]) for row in undeliverable.to_pylist()
     }
-    expected = "; ".join([f"{result}: {rule_texts.RESULTS[result]}", *_places(decided, messages)])
+    places = list(_places(decided, messages, topics))
+    if result == STILL_UNDELIVERABLE:
+        places = [_obstacle(row, topics) for row in undeliverable.to_pylist()]
+    expected = "; ".join([f"{result}: {rule_texts.RESULTS[result]}", *places])
     return _preview(lake_rows, command(name, target_text, actor, reason), expected)
 
 
@@ -195,7 +201,7 @@ def _ended_halves(unit: Unit) -> pa.Table:
     return _frame(rows, ENDED)
 
 
-def _end_text(decision: Decision, unit: Unit, op_offset: int) -> str:
+def _end_text(decision: Decision, unit: Unit, op_offset: int, topics: pa.Table) -> str:
     """Returns in words the effect of an operation."""
     for conflict in decision.conflicts.to_pylist():
         if conflict["op_queue_offset"] == op_offset:
@@ -209,16 +215,37 @@ def _end_text(decision: Decision, unit: Unit, op_offset: int) -> str:
 
     halves = {(HALF, end["queue_id"], end["queue_offset"]) for end in ends}
     text = f"{ends[0]['outcome']}, cause {ends[0]['cause']}"
-    return "; ".join([text, *_places(decision, halves)])
+    return "; ".join([text, *_places(decision, halves, topics)])
 
 
-def _places(decision: Decision, messages: set[tuple[Any, ...]]) -> Iterator[str]:
-    """Returns in words the places to which messages would go."""
+def _places(decision: Decision, messages: set[tuple[Any, ...]], topics: pa.Table) -> Iterator[str]:
+    """Returns in words the places to which messages would go. Input: the topics before."""
+    queue_counts = {row["topic"]: row["queue_count"] for row in topics.to_pylist()}
+
     for row in decision.placements.to_pylist():
-        if (row["source"], row["queue_id"], row["queue_offset"]) in messages:
-            text = f"delivered to topic {row['topic']}, queue {row['real_queue_id']}"
-            yield f"undeliverable ({row['reason']})" if row["reason"] else text
+        if (row["source"], row["queue_id"], row["queue_offset"]) not in messages:
+            continue
+        if not row["reason"]:
+            yield f"delivered to topic {row['topic']}, queue {row['real_queue_id']}"
+            continue
+
+        text = f"undeliverable ({row['reason']})"
+        queue_count = queue_counts.get(row["real_topic"])
+        if row["asked_queue_id"] is not None and queue_count is not None:
+            text += f", queue {row['asked_queue_id']} of {queue_count}"
+        yield text
 
     for row in decision.delayed.to_pylist():
         if (row["source"], row["queue_id"], row["queue_offset"]) in messages:
             yield f"delayed until {output.instant(row['deliver_at'])}"
+
+
+def _obstacle(message: Row, topics: pa.Table) -> str:
+    """Returns in words why a topic cannot take a message."""
+    topic, queue_id = message["real_topic"], message["real_queue_id"]
+    counts = {row["topic"]: row["queue_count"] for row in topics.to_pylist()}
+    if topic not in counts:
+        return f"there is no topic {topic}"
+    if queue_id is not None and queue_id >= counts[topic]:
+        return f"queue {queue_id} of {counts[topic]} of topic {topic}"
+    return f"topic {topic}"

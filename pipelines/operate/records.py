@@ -125,15 +125,18 @@ def wait_for_result(lake: Lake, record: Record, offset: int, wait_s: float) -> s
     """
     deadline = time.monotonic() + wait_s
     while wait_s > 0:
-        if record.half_offset is None:
-            result = command_result(lake, offset)
-        else:
-            result = _operation_result(lake, record, offset)
-
+        result = result_of(lake, record, offset)
         if result is not None or time.monotonic() >= deadline:
             return result
         time.sleep(_POLL_S)
     return None
+
+
+def result_of(lake: Lake, record: Record, offset: int) -> str | None:
+    """Returns the result of a record at an offset of its partition; None if it is not landed."""
+    if record.half_offset is None:
+        return command_result(lake, offset)
+    return _operation_result(lake, record, offset)
 
 
 def command_result(lake: Lake, offset: int) -> str | None:

@@ -13,34 +13,31 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, e
 
 from pipelines.console.urls import PAGES
 from pipelines.operate import records
-from tests.support.browser import DEADLINE_MS, chromium, chromium_path, picture, served
+from tests.support.browser import DEADLINE_MS, WALK, WIDTHS, chromium_path, picture, served
 from tests.support.console_client import TOKEN, site_of
+from tests.support.consumer_positions import commit_position
 from tests.support.in_memory_job import InMemoryJob
-from tests.support.notebook_lake import EPOCHS, START_AT, STEP_MS, shop_rows, write_lake
 from tests.support.operator import write_conf
 from txlake.protocol import COMMIT, CREATE_TOPIC, RESUME
 
 chromium_path()  # without one all tests are skipped, in one line
 
-NOW_NS = (START_AT + (EPOCHS - 1) * STEP_MS + 60_000) * 1_000_000
 HOSTILE = "<img src=x onerror=document.title='pwned'>\"'><script>document.title='pwned'</script>"
-TELEPHONE, DESK = {"width": 375, "height": 700}, {"width": 1000, "height": 760}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def shop(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The console of a lake with all that can happen, a minute after its last epoch."""
-    lake = write_lake(shop_rows(), tmp_path_factory.mktemp("shop") / "lake")
-    site = replace(site_of(lake.path), path="lake")
-    with pytest.MonkeyPatch.context() as patch, served(site) as address:
-        patch.setattr("time.time_ns", lambda: NOW_NS)
-        yield address
+TELEPHONE, DESK = {"width": 400, "height": 760}, {"width": 1280, "height": 800}
+# The pages whose pictures stand in docs/console.md.
+PICTURES_OF = (
+    "overview",
+    "transactions",
+    "story",
+    "dead",
+    "groups",
+    "conflicts",
+    "topics",
+    "topic",
+    "messages",
+    "message",
+    "commit",
+)
 
 
 class Watched:
@@ -80,32 +77,58 @@ def shows_within_its_width(page: Page) -> bool:
     )
 
 
-WALK = [*(where for where, _ in PAGES), "/story?of=0-3", "/topic?name=orders", "/login",
-        "/transactions?state=all&since=any", "/resume?group=legacy&max=3"]  # fmt: skip
-
-
 def test_every_page_is_shown_on_a_desk_on_a_telephone_and_in_the_dark(
     watched: Watched, shop: str
 ) -> None:
     page = watched.page
     for path in WALK:
-        name = path.strip("/").partition("?")[0] or "overview"
+        for width in WIDTHS.values():
+            page.set_viewport_size({"width": width, "height": 760})
+            page.emulate_media(color_scheme="light")
+            page.goto(shop + path)
+            expect(page.locator("h1")).to_be_visible()
+            assert page.evaluate("document.querySelectorAll('style, [style]').length") == 0
+            light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert shows_within_its_width(page), (path, width)
+            page.emulate_media(color_scheme="dark")
+            dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert (light, dark) == ("rgb(255, 255, 255)", "rgb(19, 22, 29)")
+
+
+def test_tables_fit_a_desk_without_a_cut_word(watched: Watched, shop: str) -> None:
+    page = watched.page
+    page.set_viewport_size({"width": 1280, "height": 760})
+    for path in WALK:
+        page.goto(shop + path)
+        wider = page.evaluate(
+            """[...document.querySelectorAll('.scroll')]
+              .filter(e => e.scrollWidth > e.clientWidth).length"""
+        )
+        assert wider == 0, path
+        # A text of one line is as high as a line.
+        tall = page.evaluate(
+            """[...document.querySelectorAll('td.line, td.number, th')]
+              .filter(e => e.getBoundingClientRect().height > 3 * 24 &&
+                       !e.parentElement.querySelector('td.text')).map(e => e.textContent)"""
+        )
+        assert tall == [], path
+
+
+def test_pictures_for_the_docs(watched: Watched, shop: str) -> None:
+    page = watched.page
+    names = {path.strip("/").partition("?")[0] or "overview": path for path in WALK}
+    names["transactions"] = "/transactions"
+    for name, path in names.items():
         page.set_viewport_size(DESK)  # type: ignore[arg-type]
         page.emulate_media(color_scheme="light")
         page.goto(shop + path)
         expect(page.locator("h1")).to_be_visible()
-        assert page.evaluate("document.querySelectorAll('script, [style]').length") == 0
-        light = page.evaluate("getComputedStyle(document.body).backgroundColor")
-        if "?state" not in path and name != "login":
-            picture(page, name, is_whole=path == "/")
-        assert shows_within_its_width(page), path
-        page.set_viewport_size(TELEPHONE)  # type: ignore[arg-type]
-        assert shows_within_its_width(page), path
-        page.emulate_media(color_scheme="dark")
-        dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
-        assert (light, dark) == ("rgb(255, 255, 255)", "rgb(20, 23, 29)")
-        if path == "/":
-            picture(page, "telephone")
+        if name in PICTURES_OF:
+            picture(page, name)
+    page.set_viewport_size(TELEPHONE)  # type: ignore[arg-type]
+    page.emulate_media(color_scheme="dark")
+    page.goto(shop)
+    picture(page, "telephone")
 
 
 def test_a_transaction_is_found_by_keyboard_alone(watched: Watched, shop: str) -> None:
@@ -116,7 +139,7 @@ def test_a_transaction_is_found_by_keyboard_alone(watched: Watched, shop: str) -
     page.keyboard.press("Enter")
     expect(page.locator("main")).to_be_focused()
     page.goto(shop)
-    for _ in range(2 + len(PAGES)):
+    for _ in range(3):  # the link that skips, the product's name, the field
         page.keyboard.press("Tab")
     field = page.get_by_role("searchbox")
     expect(field).to_be_focused()
@@ -237,13 +260,21 @@ def test_an_order_is_missing_as_the_operators_page_shows_it(
 ) -> None:
     monkeypatch.setattr(records, "write", lambda *_: 1)
     job = InMemoryJob(tmp_path / "lake", auto_create_topics=False)
-    job.end(COMMIT, job.half("019b76da91a3", keys="order-1003", real_topic="bills"))
+    job.end(
+        COMMIT,
+        job.half(
+            "019b76da91a3",
+            keys="order-1003",
+            real_topic="bills",
+            body=b'{"order": 1003, "total": "17.90", "currency": "EUR"}',
+        ),
+    )
     job.run()
     job.run(60_000)
     monkeypatch.setattr("time.time_ns", lambda: job.at * 1_000_000)
     site = site_of(job.lake.path, write_conf(tmp_path), token=TOKEN, allow_writes=True)
     with served(replace(site, path="lake")) as address:
-        context = browser.new_context(viewport={"width": 1000, "height": 560})
+        context = browser.new_context(viewport={"width": 1100, "height": 640})
         seen = Watched(context, address)
         page = seen.page
         page.goto(address)
@@ -273,5 +304,11 @@ def test_an_order_is_missing_as_the_operators_page_shows_it(
         page.goto(address + "/find?q=order-1003")
         expect(page.locator("main")).to_contain_text("delivered to topic bills, queue 0, offset 0")
         picture(page, "walk_5")
+        commit_position(job.lake, "ledger", "bills", 0, 1)
+        commit_position(job.lake, "mailer", "bills", 0, 0)
+        page.get_by_role("link", name="As delivered, and who has read it").click()
+        expect(page.locator("main")).to_contain_text("reads on at 1, 1 behind this message")
+        expect(page.locator("main")).to_contain_text("reads on at 0, 0 before this message")
+        picture(page, "walk_6")
         context.close()
     assert seen.wrong == []

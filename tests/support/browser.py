@@ -21,13 +21,34 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from pipelines.console.app import console_app
 from pipelines.console.context import ConsoleContext
+from pipelines.console.urls import PAGES
+from tests.support.notebook_lake import EPOCHS, START_AT, STEP_MS
 
+# A minute after the shop's last epoch.
+NOW_NS = (START_AT + (EPOCHS - 1) * STEP_MS + 60_000) * 1_000_000
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 # Chromium's own sandbox does not work for root; what it shows here is ours.
 OPTIONS = ("--no-sandbox", "--disable-dev-shm-usage", "--host-resolver-rules=MAP *.test 127.0.0.1")
 # Set, it names the folder into which pictures of the pages are written.
 PICTURES = "TXLAKE_PICTURES"
 DEADLINE_MS = 120_000
+# A page of every kind, on the shop's lake.
+WALK = (
+    *(where for where, _ in PAGES),
+    "/transactions?state=all&since=any",
+    "/story?of=0-3",
+    "/record?of=half:0-3",
+    "/topic?name=orders",
+    "/messages?topic=orders&queue=0&from=2",
+    "/message?topic=orders&queue=0&offset=3",
+    "/find?q=k",
+    "/resume?group=legacy&max=3",
+    "/commit?target=half:1-21",
+    "/create_topic?topic=bills&queues=4",
+    "/login",
+)
+ERRORS = {"/nope": 404, "/topic?name=nope": 404, "/?since=2y": 400}
+WIDTHS = {"desk": 1280, "telephone": 400}
 _COLOURS = 64
 
 

@@ -48,7 +48,7 @@ def links(page: str, at: str) -> set[str]:
     return found
 
 
-def crawl(console: TestClient, start: str = "/", pages_max: int = 60) -> dict[str, str]:
+def crawl(console: TestClient, start: str = "/", pages_max: int = 80) -> dict[str, str]:
     """Returns the pages that links lead to from one, at most so many of a kind; each is shown."""
     pages: dict[str, str] = {}
     kinds: dict[str, int] = {}
@@ -61,6 +61,8 @@ def crawl(console: TestClient, start: str = "/", pages_max: int = 60) -> dict[st
         kinds[kind] = kinds.get(kind, 0) + 1
         answer = console.get(path, follow_redirects=True)
         assert answer.status_code == 200, (path, answer.status_code, answer.text)
+        if "content-disposition" in answer.headers:  # a file, not a page
+            continue
         pages[path] = answer.text
         wanted += sorted(links(answer.text, path))
     return pages

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.console.charts import HEIGHT, charts
+from pipelines.console.query_params import ROWS
 from pipelines.console.urls import PAGES, link
 from pipelines.health.conflicts import read_conflicts
 from pipelines.health.dead_letters import read_dead
@@ -23,6 +24,8 @@ from tests.support.notebook_lake import EPOCHS, START_AT, STEP_MS
 from tests.support.operator import said
 from txlake.protocol import COMMIT
 
+SCRIPT = '<script src="/console.js" defer></script>'
+
 
 def test_every_page_is_there_and_every_link_leads_to_one(shop_lake: str, shop_now: int) -> None:
     pages = crawl(client(shop_lake))
@@ -30,7 +33,10 @@ def test_every_page_is_there_and_every_link_leads_to_one(shop_lake: str, shop_no
     assert kinds >= {where for where, _ in PAGES} | {"/story", "/topic", "/find"}
     for path, text in pages.items():
         assert text.count("<h1>") == 1 and "<title>" in text, path
-        assert "<script" not in text and "style=" not in text, path
+        assert text.count("<script") == text.count(SCRIPT) == 1, path
+        assert "style=" not in text and "<style" not in text and not re.search(r" on\w+=", text), (
+            path
+        )
 
 
 def test_the_overview_has_what_status_says(shop_lake: str, shop_now: int) -> None:
@@ -43,7 +49,7 @@ def test_the_overview_has_what_status_says(shop_lake: str, shop_now: int) -> Non
     for line in text.splitlines():
         name, fact = line[:15].rstrip(), line[15:].strip()
         if name in ("pending", "given up", "undeliverable", "delayed", "floor"):
-            assert f"<dt>{name}</dt><dd><span>{fact}</span>" in shown, line
+            assert f"<dt>{name}</dt><dd data-watch><span>{fact}</span>" in shown, line
     assert (
         "Not known: not_running, kafka_away, no_epoch, lag, no_check_topic, floor_near (--conf"
         in shown
@@ -65,9 +71,9 @@ def test_lists_have_the_rows_of_their_commands(shop_lake: str, shop_now: int) ->
     some, _ = list_pending(lake, Filters(group="billing"))
     assert 0 < len(some) < len(rows)
     assert targets("/transactions?group=billing") == [row["target"] for row in some]
-    everything, count = list_stored(lake, Filters(), 100)
+    everything, count = list_stored(lake, Filters(), ROWS)
     assert targets("/transactions?state=all&since=any") == [row["target"] for row in everything]
-    assert f"{count - 100} more" in console.get("/transactions?state=all&since=any").text
+    assert f"{count - ROWS} more" in console.get("/transactions?state=all&since=any").text
     dead = [row["target"] for row in read_dead(lake) if row["target"].startswith("half")]
     assert targets("/dead") == dead != []
     conflicts = read_conflicts(lake, None)[::-1]

@@ -74,7 +74,11 @@ def test_a_dry_run_says_what_would_come_and_writes_nothing(
     assert "rearmed: the half is pending again" in shown
     assert "there is no half 0-9" in shown and "Log in to resume" in shown
     some = console.get("/resume?group=shop&max=2").text
-    assert some.count("rearmed") == 2 and "1 more left out" in some
+    assert (
+        some.count("rearmed: the half") == 2
+        and "2 would be rearmed" in some
+        and "1 more left out" in some
+    )
     assert "Nothing that is dead fits." in console.get("/resume?group=nobody&max=2").text
     assert console.get("/resume?target=half:x").status_code == 400
     assert console.get("/resume").status_code == 400
@@ -258,4 +262,4 @@ def test_a_session_is_signed_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("at", ["x", "1.", "1", "-1.half:0-0", "9" * 19 + ".half:0-0", "\u0661.a"])
 def test_a_result_is_asked_for_by_offset_and_target(console: TestClient, at: str) -> None:
-    assert console.get("/resumed", params={"at": at}).status_code == 400
+    assert console.get("/written", params={"do": "resume", "at": at}).status_code == 400
