@@ -238,6 +238,7 @@ def _preview(
     settings = site_of(request).settings
     security: SecuritySettings | None = None if settings is None else settings.security
     rows = []
+    expectations: list[tuple[str, bool]] = []
 
     for target in targets:
         try:
@@ -246,7 +247,8 @@ def _preview(
         except OperatorError as error:
             expected = str(error)
             is_error = True
-        rows.append({"target": str(target), "expected": expected, "is_error": is_error})
+        rows.append({"target": str(target), "expected": expected})
+        expectations.append((expected, is_error))
 
     return page(
         request,
@@ -257,7 +259,7 @@ def _preview(
         more=more,
         trouble=trouble,
         reason=reason,
-        summary=summary([(row["expected"], row["is_error"]) for row in rows]),
+        summary=summary(expectations),
         commands=[command_line(action, target) for target in targets],
         columns=("target", "expected"),
         then=url(f"/{action.name}", target=[str(target) for target in targets]),
@@ -268,8 +270,8 @@ def _targets(action: Action, texts: list[str]) -> list[Target]:
     parsed = [action.target(text) for text in texts]
     targets = [target for target in parsed if target is not None]
     if len(targets) < len(texts) or not 0 < len(targets) <= TARGETS_MAX:
-        what = "dead messages" if action.name == "resume" else f"targets of {action.does}"
-        raise query_params.BadQueryError(f"choose 1 to {TARGETS_MAX} {what}")
+        nouns = "dead messages" if action.name == "resume" else f"targets of {action.does}"
+        raise query_params.BadQueryError(f"choose 1 to {TARGETS_MAX} {nouns}")
     return targets
 
 
@@ -330,8 +332,8 @@ def _position_preview(
 ) -> Response:
     lake = lake_of(request)
     rows = _plan(lake, values, queues)
-    again = sum(max(0, (row["queue_offset"] or 0) - row["new_offset"]) for row in rows)
-    skipped = sum(max(0, row["new_offset"] - (row["queue_offset"] or 0)) for row in rows)
+    to_reread = sum(max(0, (row["queue_offset"] or 0) - row["new_offset"]) for row in rows)
+    to_skip = sum(max(0, row["new_offset"] - (row["queue_offset"] or 0)) for row in rows)
 
     return page(
         request,
@@ -343,8 +345,8 @@ def _position_preview(
         topic=values.get("topic", ""),
         to=values.get("to", ""),
         queues=queues,
-        again=again,
-        skipped=skipped,
+        again=to_reread,
+        skipped=to_skip,
         trouble=trouble,
         reason=reason,
     )

@@ -49,7 +49,7 @@ WALK = (
 )
 ERRORS = {"/nope": 404, "/topic?name=nope": 404, "/?since=2y": 400}
 WIDTHS = {"desk": 1280, "telephone": 400}
-_COLOURS = 64
+_COLOURS = 128
 
 
 def chromium_path() -> str:
