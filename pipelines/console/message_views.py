@@ -289,9 +289,9 @@ def _readers(lake: Lake, topic: str, queue_id: int, offset: int) -> list[Row]:
         if position is None:
             text = "has committed nothing of this queue"
         elif has_read:
-            text = f"reads on at {position}, {position - offset} behind this message"
+            text = f"next: {position}, {position - offset} after this"
         else:
-            text = f"reads on at {position}, {offset - position} before this message"
+            text = f"next: {position}, {offset - position} before this"
 
         rows.append(
             {

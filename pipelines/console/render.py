@@ -112,7 +112,7 @@ def page(request: Request, template: str, /, status: int = 200, **values: Any) -
         "path": request.url.path,
         "section": section_of(request.url.path),
         "address": request.url.path + (f"?{query}" if query else ""),
-        "counts": site.counts.of(getattr(request.state, "lake", None)),
+        "page_counts": site.counts.of(getattr(request.state, "lake", None)),
         "now": output.now_ms(),
         "actor": actor,
         "form_value": site.sessions.form_value(str(cookie)) if actor else "",

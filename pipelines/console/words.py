@@ -40,6 +40,7 @@ _HEADINGS: Final = {
     "on_disk_bytes": "On disk",
     "op_queue_offset": "Operation",
     "position": "Position",
+    "what": "Its position",
     "preview": "Body",
     "queue_id": "Queue",
     "queue_offset": "Offset",

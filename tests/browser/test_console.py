@@ -307,8 +307,8 @@ def test_an_order_is_missing_as_the_operators_page_shows_it(
         commit_position(job.lake, "ledger", "bills", 0, 1)
         commit_position(job.lake, "mailer", "bills", 0, 0)
         page.get_by_role("link", name="As delivered, and who has read it").click()
-        expect(page.locator("main")).to_contain_text("reads on at 1, 1 behind this message")
-        expect(page.locator("main")).to_contain_text("reads on at 0, 0 before this message")
+        expect(page.locator("main")).to_contain_text("next: 1, 1 after this")
+        expect(page.locator("main")).to_contain_text("next: 0, 0 before this")
         picture(page, "walk_6")
         context.close()
     assert seen.wrong == []

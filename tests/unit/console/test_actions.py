@@ -154,6 +154,16 @@ def test_previews_are_summed_up_in_a_sentence(console: TestClient, job: InMemory
     )
 
 
+def test_all_of_a_filter_are_previewed_at_once(console: TestClient, job: InMemoryJob) -> None:
+    for number in range(3):
+        job.half(f"more-{number}", producer_group="shop")
+    job.run()
+    shown = console.get("/ask?group=shop&topic=&max=2").text
+    assert "2 would be resent" in shown and "2 more left out" in shown
+    assert "4 would be delivered to topic orders" in console.get("/commit?group=shop&max=100").text
+    assert "Nothing pending fits." in console.get("/rollback?group=nobody&max=100").text
+
+
 @pytest.mark.parametrize(
     ("path", "status", "text"),
     [

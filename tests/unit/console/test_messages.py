@@ -88,9 +88,9 @@ def test_a_message_is_shown_with_all_that_belongs_to_it(
     )
     assert "colour" in shown and "red" in shown
     assert 'href="/story?of=half%3A0-0"' in shown
-    assert "reads on at 2, 2 behind this message" in shown and "Has read it" in shown
+    assert "next: 2, 2 after this" in shown and "Has read it" in shown
     newest = console.get("/message?topic=orders&queue=0&offset=2").text
-    assert "reads on at 2, 0 before this message" in newest and "Has not read it" in newest
+    assert "next: 2, 0 before this" in newest and "Has not read it" in newest
     assert "00000000  00 ff 10" in newest and "Later" not in newest
     assert console.get("/message?topic=orders&queue=0&offset=3").status_code == 404
     assert console.get("/message?topic=orders&queue=0").status_code == 400

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pipelines.console.charts import charts
+from pipelines.console.urls import PAGES
 from pipelines.console.words import filled, heading, is_numeric, shorten, status_look, status_words
 from pipelines.health.history import History, read_history
 from pipelines.health.transactions import COLUMNS
@@ -98,9 +99,13 @@ def test_pages_have_their_counts_as_of_the_newest_epoch(job: InMemoryJob) -> Non
     console = client(job.lake.path)
 
     def counts() -> dict[str, str]:
-        text = console.get("/").text
-        found = re.findall(r'<a href="/(\w+)"[^>]*>\w+ <span class="count[^"]*">(\d+)<', text)
-        return dict(found)
+        counted = []
+        for path, _ in PAGES:
+            text = console.get(path).text
+            shown = re.findall(r'<a href="/(\w+)"[^>]*>\w+ <span class="count[^"]*">(\d+)<', text)
+            counted.append(dict(shown))
+        assert all(shown == counted[0] for shown in counted), "every page has the same"
+        return counted[0]
 
     assert counts() == {"transactions": "1", "topics": "1"}
     job.end(COMMIT, job.half("later", delay_level=3))
