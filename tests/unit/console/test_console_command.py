@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pipelines.console import serve
+from pipelines.console.context import ConsoleContext
 from tests.support.console_client import TOKEN
 from tests.support.in_memory_job import InMemoryJob
 from tests.support.operator import said, write_conf
@@ -175,3 +177,23 @@ def test_it_serves_until_sigterm_and_its_token_is_in_no_command_line(tmp_path: P
             assert running.stdout.read() == "stopped\n"
         finally:
             running.kill()
+
+
+@pytest.mark.parametrize(
+    ("words", "shows_bodies"),
+    [
+        ((), True),
+        (("--no-bodies",), False),
+        (("--host", "0.0.0.0"), False),  # noqa: S104
+        (("--host", "0.0.0.0", "--bodies"), True),  # noqa: S104
+    ],
+)
+def test_bodies_are_shown_on_loopback_only_unless_they_are_asked_for(
+    words: tuple[str, ...], shows_bodies: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, TOKEN)
+    served: list[ConsoleContext] = []
+    monkeypatch.setattr(serve, "serve", lambda site, *_: served.append(site))
+    lake = InMemoryJob(tmp_path / "lake").lake.path
+    said("console", "--lake", lake, "--port", "0", *words)
+    assert [site.shows_bodies for site in served] == [shows_bodies]
