@@ -34,7 +34,7 @@ function addCopyButtons() {
     button.title = "Copy";
     button.setAttribute("aria-label", `Copy ${place.dataset.copy}`);
     button.addEventListener("click", () => copy(button, place.dataset.copy));
-    (place.firstElementChild ?? place).append(button);
+    (place.matches("td") ? place.firstElementChild : place).append(button);
   }
 }
 
