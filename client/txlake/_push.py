@@ -19,8 +19,6 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from datetime import datetime, timezone
 
-import pyarrow as pa
-
 from txlake._assignment import Queue
 from txlake._consumed_message import ConsumedMessage, to_messages
 from txlake._dead_letters import DeadLetters
@@ -237,13 +235,14 @@ class PushRun:
 
     def _read(self, row: Retry) -> ConsumedMessage | None:
         """Returns a message that was refused, from its topic or from the dead letters."""
-        rows: pa.Table | None = None
         try:
             rows = self._queues.buffers.read_from(row.queue, row.queue_offset, 1)
         except OffsetOutOfRangeError:
             rows = self._dead_letters.read(row)
 
-        if rows is not None and rows.num_rows:
+        if rows is None:  # behind the end: a lake that was put back; it is looked for again later
+            return None
+        if rows.num_rows:
             return next(iter(to_messages(row.topic, rows)))
 
         log.warning(

@@ -269,12 +269,21 @@ class QueueBuffers:
         return rows, buffer.position
 
     def read_from(self, queue: Queue, offset: int, rows_max: int) -> pa.Table | None:
-        """Returns rows of a queue from an offset on, whatever was read ahead.
+        """Returns rows of a queue from an offset on, whatever was read ahead; None behind its end.
 
         Errors: OffsetOutOfRangeError if the message at that offset is deleted.
         """
         topic, queue_id = queue
-        return self._readers[topic].read({queue_id: offset}, rows_max=rows_max).get(queue_id)
+        reader = self._readers[topic]
+        self._refresh(topic, reader)  # one that was just opened knows no files yet
+
+        rows = reader.read({queue_id: offset}, rows_max=rows_max).get(queue_id)
+        begin = reader.begins([queue_id])[queue_id]
+        if rows is None and offset < begin:
+            raise OffsetOutOfRangeError(
+                f"topic {topic} queue {queue_id}: position {offset}, the queue begins at {begin}"
+            )
+        return rows
 
     def _refresh(self, topic: str, reader: TopicReader) -> bool:
         is_new = reader.refresh()

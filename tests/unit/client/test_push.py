@@ -272,6 +272,32 @@ def test_a_retry_survives_its_consumer_and_is_not_handed_out_twice(orders: LakeF
     assert sorted(seen) == [((0, 0), 0), ((0, 0), 1), ((0, 1), 0), ((0, 1), 1)]
 
 
+def test_a_retry_that_is_due_at_a_start_is_read_from_its_topic(orders: LakeFactory) -> None:
+    seen: list[tuple[Place, int]] = []
+
+    def listen(messages: Sequence[ConsumedMessage]) -> ConsumeStatus | None:
+        seen.extend((place(message), message.reconsume_times) for message in messages)
+        return LATER if not messages[0].reconsume_times else None
+
+    orders.deliver("orders", {0: 1})
+    with running(orders, listen, retry_delays_ms=[0], is_ordered=True):
+        wait_until(lambda: states(orders).get((0, 0)) == ("done", 1), "the first retry")
+    orders.deliver("orders", {0: 1})
+    with running(orders, listen, retry_delays_ms=[1_000]):
+        wait_until(lambda: states(orders).get((0, 1)) == ("waiting", 1), "a refusal")
+    row = max(rows(orders, "consumer_retries"), key=lambda row: row["committed_at"])
+    wait_until(lambda: datetime.now(timezone.utc) > row["due_at"], "the delay")
+
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        # Its table was not read yet when the retry is looked for.
+        found = consumer._queues.buffers.read_from(("orders", 0), 1, 1)
+        assert found is not None and found["queue_offset"].to_pylist() == [1]
+        assert consumer._queues.buffers.read_from(("orders", 0), 2, 1) is None
+    with running(orders, listen, retry_delays_ms=[1_000]):
+        wait_until(lambda: states(orders).get((0, 1)) == ("done", 1), "the retry")
+    assert seen[-1] == ((0, 1), 1)
+
+
 def test_members_with_listeners_hand_over_and_lose_nothing(orders: LakeFactory) -> None:
     seen: list[tuple[Place, int]] = []
     lock = threading.Lock()
