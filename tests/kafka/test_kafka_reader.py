@@ -34,9 +34,9 @@ def source(broker: Broker) -> Iterator[KafkaSource]:
     close_consumer()
 
 
-def make_topic(broker: Broker, topic: str, partitions: int = 1) -> AdminClient:
+def make_topic(broker: Broker, topic: str, partitions: int = 1, **config: str) -> AdminClient:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
-    admin.create_topics([NewTopic(topic, partitions)])[topic].result(10)
+    admin.create_topics([NewTopic(topic, partitions, config=config)])[topic].result(10)
     return admin
 
 
@@ -98,7 +98,7 @@ def test_records_are_as_they_were_written(
     broker: Broker, source: KafkaSource, unique: Unique
 ) -> None:
     topic = unique("written")
-    make_topic(broker, topic)
+    make_topic(broker, topic, **{"message.timestamp.type": "CreateTime"})
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     headers = [("a", b"1"), ("none", None), ("a", b"\xff"), ("gr\u00fcn", b"")]
     producer.produce(topic, b"body", b"key", headers=headers, timestamp=17)
