@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from txlake import BodySchema
 
 _MESSAGES = "messages"
+_QUERY_ID = "sql.streaming.queryId"  # Spark's local property in the thread of a stream
 
 
 def open_spark(
@@ -169,6 +170,26 @@ def read_topic_stream(
         rows = rows.where(f"queue_id <> {queue_id} OR queue_offset >= {offset}")
 
     return rows
+
+
+def append_once(rows: DataFrame, batch_id: int, path: str, app_id: str | None = None) -> None:
+    """Appends a micro-batch to a Delta table once, however often Spark runs the micro-batch.
+
+    For `foreachBatch`. The commit carries a Delta transaction identifier: the query's id, which its
+    checkpoint keeps, and the micro-batch's number. Delta leaves out a number that it has had. One
+    function can append to several tables so; each is exact for itself. A new checkpoint is another
+    query: give its stream `starting_offsets`, or it appends all messages again.
+
+    Input: what the stream gives `foreachBatch`; `app_id`: in the place of the query's id.
+    Replay: changes nothing the second time.
+    Errors: ValueError outside of a stream without `app_id`.
+    """
+    app_id = app_id or rows.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+    if not app_id:
+        raise ValueError("append_once: outside of foreachBatch it needs an app_id")
+
+    writer = rows.write.format("delta").mode("append")
+    writer.option("txnAppId", app_id).option("txnVersion", str(batch_id)).save(path)
 
 
 def _lake(spark: SparkSession, path: str | LakeLocation) -> Lake:

@@ -30,3 +30,25 @@ def by_queue(queues: pl.DataFrame) -> Picture:
     stacked_bars(axes, topics, parts, dict(zip(parts, itertools.cycle(CYCLE), strict=False)))
     axes.set(xlabel="messages", ylabel="topic")
     return figure
+
+
+def copies(counts: pl.DataFrame) -> Picture:
+    """Returns a figure of how many messages each queue has in the lake, and in two copies of it.
+
+    Input: columns `queue_id`, and `lake`, `once`, `plain`: messages there.
+    """
+    title = "Messages of each queue, after a micro-batch ran twice"
+    if counts.is_empty():
+        return nothing(title, "Nothing was delivered yet.")
+
+    names = ["in the lake", "append_once", "a plain append"]
+    queues = [f"queue {number}" for number in counts["queue_id"]]
+    if len(queues) > _MOST_QUEUES:
+        return nothing(title, "Too many queues for a picture.")
+
+    rows = counts.select("lake", "once", "plain").rows()
+    parts = {queue: list(row) for queue, row in zip(queues, rows, strict=True)}
+    figure, (axes,) = picture(title, 1.6 + 0.45 * len(names))
+    stacked_bars(axes, names, parts, dict(zip(parts, itertools.cycle(CYCLE), strict=False)))
+    axes.set(xlabel="messages")
+    return figure

@@ -20,6 +20,7 @@ from pipelines.notebooks import (
 )
 from pipelines.notebooks.figures import Picture
 from pipelines.notebooks.open_lake import OpenLake
+from pipelines.notebooks.streams import forget_last_commit
 from pipelines.replay import Verified
 from tests.support.in_memory_job import InMemoryJob
 from tests.support.notebook_lakes import answer, opened, sound
@@ -162,3 +163,24 @@ def test_a_bar_has_the_messages_of_each_queue() -> None:
     assert widths == [3, 0, 4, 5]  # queue 0 of both topics, then queue 1
     (sentence,) = figures_spark.by_queue(queues.clear()).axes[0].texts
     assert sentence.get_text() == "Nothing was delivered yet."
+
+
+def test_a_copy_has_the_messages_of_each_queue() -> None:
+    counts = pl.DataFrame({"queue_id": [0, 1], "lake": [3, 4], "once": [3, 4], "plain": [6, 8]})
+    figure = figures_spark.copies(counts)
+    widths = [bar.get_width() for bar in figure.axes[0].patches]
+    assert widths == [3, 3, 6, 4, 4, 8]  # queue 0 of all three, then queue 1
+    (sentence,) = figures_spark.copies(counts.clear()).axes[0].texts
+    assert sentence.get_text() == "Nothing was delivered yet."
+
+
+def test_a_checkpoint_is_put_back_by_one_micro_batch(tmp_path: Path) -> None:
+    notes = tmp_path / "commits"
+    notes.mkdir()
+    with pytest.raises(FileNotFoundError, match="no micro-batch has ended"):
+        forget_last_commit(str(tmp_path))
+
+    for name in ("9", "10", ".10.crc"):
+        (notes / name).touch()
+    assert forget_last_commit(str(tmp_path)) == 10
+    assert [path.name for path in notes.iterdir()] == ["9"]

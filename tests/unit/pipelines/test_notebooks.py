@@ -94,7 +94,7 @@ def test_the_shops_lake_is_one_that_verify_finds_sound(lake: Lake) -> None:
 
 
 def test_there_are_notebooks() -> None:
-    assert [path.stem[:2] for path in PATHS] == ["1_", "2_", "3_", "4_", "5_"]
+    assert [path.stem[:2] for path in PATHS] == ["1_", "2_", "3_", "4_", "5_", "6_"]
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
@@ -278,3 +278,18 @@ def test_notebook_5_reads_with_spark_what_the_tables_have(
     again = table_with(outputs, "min(queue_offset)")
     first = {row["queue_id"]: int(row["min(queue_offset)"]) for row in again}
     assert first == {queue: 10 * (queue == "0") for queue in orders}
+
+
+def test_notebook_6_appends_a_micro_batch_once_that_runs_twice(
+    shown: dict[str, list[Shown]], rows: LakeRows
+) -> None:
+    outputs = shown["6_exactly_once"]
+    count = sum(row["topic"] == "orders" for row in rows.tables["catalog"]) and len(
+        rows.messages["orders"]
+    )
+    copies = {row["copy"]: row for row in table_with(outputs, "copy", "identities")}
+
+    assert {row["identities"] for row in copies.values()} == {str(count)}
+    assert copies["in the lake"]["messages"] == copies["append_once"]["messages"] == str(count)
+    assert int(copies["a plain append"]["messages"]) > count > 0
+    assert len(pictures(outputs)) == 1
