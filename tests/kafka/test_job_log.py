@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,39 +14,51 @@ from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
 from tests.support.job import settings_for
 from tests.support.kafka_writer import half_headers
-from tests.support.standby_processes import drivers_of
+from tests.support.standby_processes import Drivers, drivers_of
 from tests.support.wait import DEADLINE_S, wait_until
 
 Unique = Callable[[str], str]
 _LINE = r"\d{4}-\d\d-\d\d [\d:,]+ (INFO|WARNING) .+"
 
 
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker that goes away."""
+    with Broker(tmp_path_factory.mktemp("own")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def drivers(own: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drivers]:
+    """The drivers of a lake of its, of which one is active; the stories share it."""
+    folder = tmp_path_factory.mktemp("away")
+    with drivers_of(settings_for(own, folder / "lake", "log"), folder) as lake:
+        lake.start_active()
+        yield lake
+
+
 @pytest.mark.parametrize("burst", [0, 20_000], ids=["little is read", "tasks are reading"])
 def test_a_kafka_that_goes_away_is_one_line_and_one_when_it_is_back(
-    tmp_path: Path, unique: Unique, burst: int
+    own: Broker, drivers: Drivers, burst: int
 ) -> None:
-    own = Broker(tmp_path / "broker")
-    own.start()
-    settings = settings_for(own, tmp_path / "lake", unique("log"))
-    try:
-        with drivers_of(settings, tmp_path) as drivers:
-            job = drivers.start_active()
-            drivers.send("before")
-            drivers.wait_for_sent()
-            begins = len(job.log.read_text().splitlines())
-            drivers.send(*map(str, range(20)))
-            send_halves(settings, burst)
-            own.kill()
-            wait_until(lambda: job.has_said("is away"), "the job says so")
-            own.restart()
-            wait_until(lambda: job.has_said("is back"), "and when it is back")
-            drivers.send("after")
-            drivers.wait_for_sent()
-            job.terminate()
-            assert job.wait(DEADLINE_S) == 0
-            lines = job.log.read_text().splitlines()[begins:]
-    finally:
-        own.stop()
+    (job,) = drivers.living()
+    drivers.send("before")
+    drivers.wait_for_sent()
+    begins = len(job.log.read_text().splitlines())
+
+    def new_lines() -> list[str]:
+        return job.log.read_text().splitlines()[begins:]
+
+    drivers.send(*map(str, range(20)))
+    send_halves(drivers.settings, burst)
+    own.kill()
+    wait_until(lambda: "is away" in "".join(new_lines()), "the job says so")
+    own.restart()
+    wait_until(lambda: "is back" in "".join(new_lines()), "and when it is back")
+    drivers.send("after")
+    drivers.wait_for_sent()
+    lines = new_lines()
+
     assert [line for line in lines if not re.fullmatch(_LINE, line)] == []
     warnings = [line.partition("WARNING ")[2] for line in lines if "WARNING" in line]
     first, *more, last = [line for line in warnings if not line.startswith("slow step: ")]
@@ -57,7 +69,17 @@ def test_a_kafka_that_goes_away_is_one_line_and_one_when_it_is_back(
     assert last.startswith(f"{kafka} is back after ")
     epochs = [line for line in lines if re.search(r"INFO epoch \d+: .* records behind", line)]
     assert epochs
-    assert len(lines) - len(warnings) - len(epochs) <= 5  # running, finished, stopping, stopped
+    assert len(lines) - len(warnings) - len(epochs) <= 3  # running, finished
+
+
+def test_a_job_whose_kafka_was_away_is_stopped_in_two_lines(drivers: Drivers) -> None:
+    (job,) = drivers.living()
+    job.terminate()
+    assert job.wait(DEADLINE_S) == 0
+    _, _, last = job.log.read_text().rpartition("INFO stopping after the running epoch\n")
+    *epochs, stopped = last.splitlines()
+    assert stopped.endswith("INFO stopped")
+    assert [line for line in epochs if "INFO epoch " not in line] == []
 
 
 def send_halves(settings: Settings, count: int) -> None:
