@@ -312,7 +312,7 @@ def test_members_with_listeners_hand_over_and_lose_nothing(orders: LakeFactory) 
         for _ in range(4):
             orders.deliver("orders", {0: 25, 1: 25})
             with running(orders, listener, retry_delays_ms=[400]) as joined:
-                wait_until(lambda joined=joined: joined.assignment(), "a share")
+                wait_until(joined.assignment, "a share")
                 orders.deliver("orders", {0: 25, 1: 25})
                 wait_until(lambda: seen and max(seen)[0][1] > 0, "some messages")
         wait_until(lambda: len(seen) >= 440, "400 messages and 40 retries", seen=lambda: len(seen))
