@@ -97,7 +97,8 @@ def test_the_consumer_example_prints_messages(
     lake = LakeFactory(Path("demo-lake"))
     lake.make_topic("orders", 1)
     lake.deliver("orders", {0: 2})
-    exec(example("    for message in consumer.poll(timeout_s=1.0):\n        print(message.queue_id, message.queue_offset, message.body)\n    consumer.commit()"), namespace)  # noqa: S102
+    text = example("as consumer:\n    for message in consumer.poll")
+    exec(text, namespace)  # noqa: S102
     assert capsys.readouterr().out == "0 0 b'0:0'\n0 1 b'0:1'\n"
 
 
