@@ -20,18 +20,11 @@ from pipelines.settings.nearest import did_you_mean
 from storage.errors import LakeError
 from storage.lake.integrity import require_readable, require_recorded
 from storage.lake.lake import Lake
-from storage.schemas import TABLES, TOPIC
+from storage.schemas import CONSUMER_TABLES, TABLES, TOPIC
 
 if TYPE_CHECKING:
     from txlake import BodySchema
 
-# Consumers make these, each with its first row.
-CONSUMER_TABLES: Final = (
-    "consumer_offsets",
-    "consumer_members",
-    "consumer_retries",
-    "consumer_dead_letters",
-)
 MESSAGES: Final = "messages"
 # SQL reads the lake, nothing else of the machine, and writes nothing.
 _READ_ONLY: Final[dict[str, str | bool | int | float | list[str]]] = {

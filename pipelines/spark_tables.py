@@ -27,12 +27,11 @@ import pyarrow as pa
 from pipelines.jvm.jars import class_path
 from pipelines.jvm.session import start_session
 from pipelines.jvm.spark_private import hadoop_configuration, spark_schema
-from pipelines.lake_sql import CONSUMER_TABLES
 from storage.errors import LakeError
 from storage.files.location import LakeLocation, is_s3, lake_location, s3_access
 from storage.lake.integrity import require_recorded
 from storage.lake.lake import Lake
-from storage.schemas import TABLES, TOPIC
+from storage.schemas import CONSUMER_TABLES, TABLES, TOPIC
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

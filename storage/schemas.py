@@ -265,6 +265,15 @@ CATALOG: Final = pa.schema(
 )
 LAKE: Final = pa.schema([("lake_id", _TEXT), ("format_version", _INT), ("created_at", _INSTANT)])
 
+# What the SDK's consumers write, each table with its first row (docs/protocol/tables.md).
+CONSUMER_OFFSETS: Final = "consumer_offsets"
+CONSUMER_TABLES: Final = (
+    CONSUMER_OFFSETS,
+    "consumer_members",
+    "consumer_retries",
+    "consumer_dead_letters",
+)
+
 TABLES: Final = {
     "lake": LAKE,
     "half": HALF,

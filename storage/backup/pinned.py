@@ -18,11 +18,14 @@ from deltalake import DeltaTable
 from storage.errors import LakeError
 from storage.lake.lake import Lake
 from storage.lake.progress import Progress, read_progress
-from storage.schemas import TABLES
+from storage.schemas import CONSUMER_OFFSETS, TABLES
 from txlake._delta_handle import files_of
 from txlake._delta_log import entry_name, version_of
 
-CONSUMER_OFFSETS: Final = "consumer_offsets"
+# What is copied of the tables that consumers write, in the order in which it is read: a position
+# passes a refused message after its row in `consumer_retries` is written, and that row ends after
+# the one in `consumer_dead_letters`. Who was a member when is not true of a copy.
+_OF_CONSUMERS: Final = (CONSUMER_OFFSETS, "consumer_retries", "consumer_dead_letters")
 _TRIES: Final = 5
 
 
@@ -50,8 +53,8 @@ class PinnedLake:
 
     @property
     def own_tables(self) -> frozenset[str]:
-        """Returns the tables that the job writes: `consumer_offsets` is the SDK's."""
-        return frozenset(table.name for table in self.tables) - {CONSUMER_OFFSETS}
+        """Returns the tables that the job writes: those of consumers are the SDK's."""
+        return frozenset(table.name for table in self.tables) - frozenset(_OF_CONSUMERS)
 
 
 def pin(lake: Lake) -> PinnedLake:
@@ -75,7 +78,7 @@ def _pin_once(lake: Lake) -> PinnedLake:
 
     # A consumer has read only what was committed. So positions that are read before the epoch is
     # chosen are not beyond the end of a queue of that epoch.
-    positions = [_newest(lake, CONSUMER_OFFSETS)] if lake.is_table(CONSUMER_OFFSETS) else []
+    of_consumers = [_newest(lake, table) for table in _OF_CONSUMERS if lake.is_table(table)]
 
     progress = read_progress(lake)
     epoch = progress.next_epoch - 1
@@ -89,7 +92,7 @@ def _pin_once(lake: Lake) -> PinnedLake:
     if _floor(read_progress(lake)) != _floor(progress):
         raise ChangedError(f"the lake {lake.path} deletes old rows just now: try again")
 
-    return PinnedLake(lake_id, epoch, (*positions, *tables, epochs, _newest(lake, "lake")))
+    return PinnedLake(lake_id, epoch, (*of_consumers, *tables, epochs, _newest(lake, "lake")))
 
 
 def _topics(lake: Lake, progress: Progress) -> set[str]:

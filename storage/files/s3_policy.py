@@ -10,17 +10,12 @@ from typing import Any, Final
 
 from storage.errors import NotALakeError
 from storage.files.location import LakeLocation, is_s3
+from storage.schemas import CONSUMER_TABLES
 
 _READ: Final = ("s3:GetObject",)
 _WRITE: Final = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload")
 ALL_TABLES: Final = ("",)
-# The tables that the SDK's consumer opens, and those that it makes and writes.
-_CONSUMERS: Final = (
-    "consumer_offsets",
-    "consumer_members",
-    "consumer_retries",
-    "consumer_dead_letters",
-)
+# The tables that the SDK's consumer opens, beside those that it makes and writes.
 _DELIVERED: Final = ("lake", "epochs", "catalog", "topics")
 # The tables that `txlake publish` reads: of halves and schedule records when they were stored.
 _PUBLISHED: Final = ("lake", "epochs", "catalog", "topics", "half", "schedule")
@@ -29,7 +24,7 @@ _RIGHTS: Final = {
     "producer": (),
     "job": ((ALL_TABLES, _WRITE),),
     "operator": ((ALL_TABLES, _READ),),
-    "consumer": ((_DELIVERED, _READ), (_CONSUMERS, _WRITE)),
+    "consumer": ((_DELIVERED, _READ), (CONSUMER_TABLES, _WRITE)),
     "metrics": ((ALL_TABLES, _READ),),
     "publisher": ((_PUBLISHED, _READ),),
 }

@@ -20,7 +20,7 @@ from storage.lake.integrity import Fault, chain_faults, find_faults, retry_while
 from storage.lake.lake import Lake
 from storage.lake.progress import NO_PROGRESS, read_progress
 from storage.lake.table import deleted_epoch, deleted_rows, queue_floor
-from storage.schemas import DIGEST_FORMAT, TABLES, TOPIC
+from storage.schemas import CONSUMER_OFFSETS, CONSUMER_TABLES, DIGEST_FORMAT, TABLES, TOPIC
 from storage.verify.reader import Reader
 
 _EPOCHS_AT_ONCE = 500
@@ -120,7 +120,6 @@ _IS_GONE = {
 CREATE MACRO is_gone(t, e) AS EXISTS (FROM gone WHERE gone_topic = t AND gone_epoch >= e)
 """,
 }
-_CONSUMER_TABLES = ("consumer_members", "consumer_retries", "consumer_dead_letters")
 _CONSUMER_OFFSETS = pa.schema(
     [
         ("consumer_group", pa.string()),
@@ -179,7 +178,10 @@ def read_lake(connection: duckdb.DuckDBPyConnection, lake: Lake, format_version:
 
 def _probe_consumers(reader: Reader, lake: Lake) -> None:
     """Checks that the other tables of consumers, if there, can be read and are this lake's."""
-    for table in _CONSUMER_TABLES:
+    for table in CONSUMER_TABLES:
+        if table == CONSUMER_OFFSETS:
+            continue
+
         try:
             lake.read(table, ["consumer_group"])
         except MissingTableError:

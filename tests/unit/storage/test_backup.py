@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from storage.verify.run import verify
 from tests.support.damage import ORDERS, WholeJob, consume, make_lake, run_job, txlake
 from tests.support.maintenance_rounds import KEPT, NOW_GONE, rows_in, run_round
 from tests.support.operator import said
+from tests.support.wait import DEADLINE_S
+from txlake import ConsumedMessage, Consumer
 from txlake.protocol import COMMIT
 
 EPOCHS = 12
@@ -145,6 +148,40 @@ def test_positions_of_consumers_are_never_ahead_of_the_copied_epoch(tmp_path: Pa
     back_up(Lake(job.lake.path), lake_location(str(tmp_path / "copy")))
     require_sound(tmp_path / "copy")
     assert consume(tmp_path / "copy") == 0  # the group goes on where it was
+
+
+def test_what_a_group_has_refused_comes_again_from_a_copy(tmp_path: Path) -> None:
+    """The position is behind the message, which now stands in `consumer_retries` alone."""
+    job = run_job(tmp_path / "lake")
+    refused = listen(tmp_path / "lake", 1, is_good=False)
+    consume(tmp_path / "lake")  # the others
+
+    back_up(Lake(job.lake.path), lake_location(str(tmp_path / "copy")))
+
+    require_sound(tmp_path / "copy")
+    order = [table.name for table in pin(Lake(job.lake.path)).tables]
+    assert order[:2] == ["consumer_offsets", "consumer_retries"]
+    assert listen(tmp_path / "copy", len(refused), is_good=True) == refused
+
+
+def listen(path: Path, messages_min: int, is_good: bool) -> set[str]:
+    """Hands some messages to a listener, and returns the ids of all that it was handed."""
+    handed: set[str] = set()
+
+    with Consumer(str(path), "points", ["orders"]) as consumer:
+
+        def listener(messages: Sequence[ConsumedMessage]) -> bool | None:
+            handed.update(message.id for message in messages)
+            if len(handed) >= messages_min:
+                consumer.stop()
+            return None if is_good else False
+
+        deadline = threading.Timer(DEADLINE_S, consumer.stop)
+        deadline.start()
+        consumer.run(listener, batch_max=100, retry_delays_ms=[0 if is_good else 1_000])
+        deadline.cancel()
+
+    return handed
 
 
 def test_an_interrupted_backup_is_no_lake_and_goes_on(
