@@ -152,6 +152,7 @@ def main() -> None:
 
     try:
         if options.lock:
+            say("Ivy reads about 190 poms one after another, and fetches the jars: some minutes")
             say(f"{java_program.make_lock()} jars are in {java_program.LOCK}")
             return
         say(f"{java_program.fetch()} jars fetched")

@@ -98,6 +98,10 @@ class RocketMQ:
             if process.code is not None:
                 raise BenchError(f"the {name} ended, code {process.code}: {process.last_line()}")
 
+    def topics(self) -> set[str]:
+        """Returns the topics that have messages, RocketMQ's own among them."""
+        return {path.name for path in (self.folder / "store" / "consumequeue").iterdir()}
+
     def _start(self) -> None:
         name_port, port, replica_port = self._reserve()
         self.name_server = f"{HOST}:{name_port}"

@@ -130,8 +130,9 @@ def _on_rocksdb(
             f"RocketMQ on RocksDB, bodies of {body_bytes} B",
             statistics.median(turn.rate for turn in found),
             "tx/s",
-            "transactions a second that RocketMQ sustains with transRocksDBEnable=true, which is "
-            "not its default; ours is compared with the default",
+            "transactions a second that RocketMQ sustains with transRocksDBEnable=true and "
+            "transWriteOriginTransHalfEnable=false, which are not its defaults; ours is compared "
+            "with the defaults",
             details={f"round {turn.number}": turn.row() for turn in found},
             parameters={"body_bytes": body_bytes, **parameters},
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.peer import java_program, sides
-from bench.peer.turns import PEER
+from bench.peer.turns import PEER, PEER_ON_ROCKSDB
 from bench.sizes import TINY
 
 pytestmark = pytest.mark.soak
@@ -26,16 +26,18 @@ def left_over(folder: Path) -> list[str]:
     return [line for line in lines if str(folder) in line]
 
 
+# A turn fails if its half messages are not where they should be.
+@pytest.mark.parametrize("side", [PEER, PEER_ON_ROCKSDB])
 @pytest.mark.skipif(
     not all(jar.path.is_file() for jar in _JARS),
     reason="RocketMQ's jars are not in the cache: `make bench-peer` fetches them",
 )
-def test_rocketmq_sends_and_consumes_and_nothing_of_it_is_left(tmp_path: Path) -> None:
+def test_rocketmq_sends_and_consumes_and_nothing_of_it_is_left(tmp_path: Path, side: str) -> None:
     class_path = java_program.compile_program(tmp_path / "classes")
     size = dataclasses.replace(TINY, sustained_s=3.0, warm_up_s=1.0)
     bench = sides.Bench(size, tmp_path, class_path, lambda text: None)
 
-    turn = sides.measure(bench, PEER, 256, 1)
+    turn = sides.measure(bench, side, 256, 1)
 
     assert turn.rate > 0
     assert turn.consumed_rate > 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.figure import MET, MISSED, REACHED
-from bench.peer import java_program
+from bench.peer import java_program, sides
 from bench.peer.__main__ import wait_until_quiet
 from bench.peer.turns import OURS, PEER, PEER_ON_ROCKSDB, Turn, figures, pairs
 from bench.report import JSON_NAME, MARKDOWN_NAME, Report, write
@@ -45,9 +45,9 @@ def test_the_lock_holds_what_is_wanted_and_nothing_that_is_excluded() -> None:
 
 
 def test_name_server_broker_and_client_are_of_one_version() -> None:
-    assert java_program.rocketmq_version() == "5.3.3"
+    assert java_program.rocketmq_version() == "5.5.0"
     ours = [text.rpartition(":") for text in java_program.wanted()["rocketmq"]["wanted"]]
-    assert {version for _, _, version in ours} == {"5.3.3"}
+    assert {version for _, _, version in ours} == {"5.5.0"}
 
 
 def test_processor_time_is_that_of_all_processes_for_one_transaction() -> None:
@@ -92,6 +92,12 @@ def test_rocketmq_on_rocksdb_stands_beside_the_ratio() -> None:
     rate, _, on_rocksdb = figures(turns, 256, {})
     assert rate.value == 3.0
     assert (on_rocksdb.value, on_rocksdb.unit) == (2_000.0, "tx/s")
+
+
+def test_no_folder_of_a_turn_has_a_space() -> None:
+    names = [sides.folder_name(side, 256, 1) for side in (OURS, PEER, PEER_ON_ROCKSDB)]
+    assert len(set(names)) == 3
+    assert [name for name in names if " " in name] == []
 
 
 def test_a_turn_waits_for_a_quiet_machine_and_says_so() -> None:
