@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from pipelines.health.consumer_retries import count_refused
+from storage.lake.lake import Lake
 from tests.support.in_memory_job import InMemoryJob
 from tests.support.operator import said
 from tests.support.wait import wait_until
@@ -56,14 +59,15 @@ def run_until(
             thread.join()
 
 
+def refuse(messages: Sequence[ConsumedMessage]) -> None:
+    raise ValueError(f"no JSON: {messages[0].keys}")
+
+
 def test_dead_messages_are_listed_resumed_and_done(job: InMemoryJob) -> None:
     lake = ("--lake", job.lake.path)
     listed = ("consumer", "dead", "list", *lake)
     assert rows(*listed) == rows("consumer", "retries", *lake) == []
     assert "has no such dead message" in said("consumer", "dead", "resume", "points", *lake, code=1)
-
-    def refuse(messages: Sequence[ConsumedMessage]) -> None:
-        raise ValueError(f"no JSON: {messages[0].keys}")
 
     run_until(
         job, refuse, lambda: len(rows(*listed)) == 4,
@@ -95,6 +99,72 @@ def test_dead_messages_are_listed_resumed_and_done(job: InMemoryJob) -> None:
     run_until(job, take, lambda: not rows("consumer", "retries", *lake), commit_interval_ms=100)
     assert sorted(seen) == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert rows(*listed) == []
+
+
+def test_dead_messages_of_a_group_are_a_problem_until_they_are_resumed(job: InMemoryJob) -> None:
+    lake = ("--lake", job.lake.path)
+    assert facts(job)["refused"] == []
+    assert "\nconsumers" not in said("status", *lake)
+
+    run_until(
+        job, refuse, lambda: counts(job) == {"points": (4, 0)},
+        retries_max=1, retry_delays_ms=[50], commit_interval_ms=100,
+    )  # fmt: skip
+    (problem,) = [one for one in facts(job)["problems"] if one["name"] == "consumer_dead"]
+    assert re.fullmatch(
+        "consumer group points has given up 4 messages, the oldest .* ago", problem["words"]
+    )
+    assert problem["command"] == "txlake consumer dead list, then txlake consumer dead resume"
+    assert re.search(
+        r"\nconsumers +dead: 4, the oldest \d.* ago; retrying: 0\n", said("status", *lake)
+    )
+    (group,) = rows("consumer", "list", *lake)
+    assert (group["dead"], group["retrying"]) == (4, 0)
+
+    resume = ("consumer", "dead", "resume", "points", *lake, "--yes")
+    said(*resume, "--queue", "1")
+    assert counts(job) == {"points": (2, 2)}
+    said(*resume)
+    assert "consumer_dead" not in {one["name"] for one in facts(job)["problems"]}
+    assert re.search(
+        r"\nconsumers +dead: 0; retrying: 4, the next \d.* ago\n", said("status", *lake)
+    )
+
+    run_until(job, lambda _: None, lambda: counts(job) == {}, commit_interval_ms=100)
+    (group,) = rows("consumer", "list", *lake)
+    assert (group["dead"], group["retrying"]) == (0, 0)
+
+
+def facts(job: InMemoryJob) -> dict[str, Any]:
+    """Return what `txlake status` knows."""
+    return dict(json.loads(said("status", "--lake", job.lake.path, "-o", "json")))
+
+
+def counts(job: InMemoryJob) -> dict[str, tuple[int, int]]:
+    """Return how many messages of each group are dead, and how many come again."""
+    return {row["consumer_group"]: (row["dead"], row["retrying"]) for row in facts(job)["refused"]}
+
+
+def test_counting_the_refused_opens_neither_messages_nor_reasons(
+    job: InMemoryJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_until(
+        job, refuse, lambda: counts(job) == {"points": (4, 0)},
+        retries_max=0, retry_delays_ms=[50], commit_interval_ms=100,
+    )  # fmt: skip
+    reads: list[tuple[str, set[str]]] = []
+    read = Lake.read
+
+    def recording(lake: Lake, table: str, columns: Any = None, where: Any = None) -> Any:
+        reads.append((table, set(columns or ())))
+        return read(lake, table, columns, where)
+
+    monkeypatch.setattr(Lake, "read", recording)
+    (row,) = count_refused(Lake(job.lake.path))
+    ((table, columns),) = reads
+    assert table == "consumer_retries"
+    assert columns and not columns & {"attempts", "body"}
+    assert row["dead"] == 4 and row["due_at"] is None
 
 
 def test_a_group_is_reset_to_an_instant(job: InMemoryJob) -> None:

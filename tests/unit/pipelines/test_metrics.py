@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
+import threading
 import time
 from operator import add
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,13 +21,15 @@ from pipelines.metrics.collector import Collector
 from pipelines.metrics.epoch_counts import EpochCounts
 from pipelines.metrics.labels import Labels
 from pipelines.metrics.lag import Lag
+from pipelines.operate.consumer_retries import plan_resume, write_resume
 from storage.lake.epochs import Plan, Range
 from storage.lake.lake import Lake
 from storage.lake.progress import read_progress
 from tests.support.history import SILENT, START_AT, History
 from tests.support.in_memory_job import InMemoryJob
 from tests.support.metrics_client import ReportedHistory, Samples, reporter_of, samples_of
-from txlake import Consumer
+from tests.support.wait import wait_until
+from txlake import Consumer, ConsumeStatus
 from txlake.protocol import COMMIT, CREATE_TOPIC, RESUME, ROLLBACK
 
 ROOT = Path(__file__).parents[3]
@@ -281,3 +285,54 @@ def test_consumers_that_lag_or_are_gone_are_measured(
     shutil.rmtree(job.lake.table_path("topics"))
     watch.read_once()
     assert watch.unread is None and not some(told.samples(), "txlake_consumer_lag_seconds")
+
+
+def test_refused_messages_are_measured_until_they_are_done(tmp_path: Path) -> None:
+    job = InMemoryJob(tmp_path / "lake")
+    told = ReportedHistory(reporter_of(lake={"path": job.lake.path}))
+    watch = told.reporter._consumers
+    told.tell(History())
+
+    def deliver(count: int) -> None:
+        for _ in range(count):
+            job.end(COMMIT, job.half(real_queue_id=0))
+        job.run()
+
+    def measured() -> Samples:
+        watch.read_once()
+        return some(told.samples(), r"txlake_consumer_(dead|retrying)_messages")
+
+    def run_until(answer: ConsumeStatus, expected: Samples, **options: Any) -> None:
+        """Run a listener that says the same of each message, until the metrics are as expected."""
+        with Consumer(job.lake.path, "points", ["orders"]) as consumer:
+            thread = threading.Thread(
+                target=consumer.run,
+                args=(lambda _: answer,),
+                kwargs={"commit_interval_ms": 100, **options},
+            )
+            thread.start()
+            try:
+                wait_until(lambda: measured() == expected, "the metrics", seen=measured)
+            finally:
+                consumer.stop()
+                thread.join()
+
+    dead = 'txlake_consumer_dead_messages{consumer_group="points"}'
+    retrying = 'txlake_consumer_retrying_messages{consumer_group="points"}'
+    later = ConsumeStatus.RECONSUME_LATER
+    deliver(1)
+    assert measured() == {}
+    run_until(later, {retrying: 1}, retry_delays_ms=[3_600_000])
+    deliver(2)
+    run_until(later, {dead: 2, retrying: 1}, retries_max=0)
+
+    assert write_resume(job.lake, plan_resume(job.lake, "points", None, 0, 1)) == 1
+    assert measured() == {dead: 1, retrying: 2}
+    write_resume(job.lake, plan_resume(job.lake, "points", None, None, None))
+    assert measured() == {retrying: 3}
+    run_until(ConsumeStatus.CONSUME_SUCCESS, {retrying: 1})
+
+    # What cannot be read is not known: no epoch and no scrape fails.
+    shutil.rmtree(job.lake.table_path("consumer_retries") + "/_delta_log")
+    watch.read_once()
+    assert not watch.refused
