@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import threading
 import time
 from operator import add
 from pathlib import Path
@@ -27,8 +26,8 @@ from storage.lake.lake import Lake
 from storage.lake.progress import read_progress
 from tests.support.history import SILENT, START_AT, History
 from tests.support.in_memory_job import InMemoryJob
+from tests.support.listeners import run_until
 from tests.support.metrics_client import ReportedHistory, Samples, reporter_of, samples_of
-from tests.support.wait import wait_until
 from txlake import Consumer, ConsumeStatus
 from txlake.protocol import COMMIT, CREATE_TOPIC, RESUME, ROLLBACK
 
@@ -302,35 +301,26 @@ def test_refused_messages_are_measured_until_they_are_done(tmp_path: Path) -> No
         watch.read_once()
         return some(told.samples(), r"txlake_consumer_(dead|retrying)_messages")
 
-    def run_until(answer: ConsumeStatus, expected: Samples, **options: Any) -> None:
-        """Run a listener that says the same of each message, until the metrics are as expected."""
-        with Consumer(job.lake.path, "points", ["orders"]) as consumer:
-            thread = threading.Thread(
-                target=consumer.run,
-                args=(lambda _: answer,),
-                kwargs={"commit_interval_ms": 100, **options},
-            )
-            thread.start()
-            try:
-                wait_until(lambda: measured() == expected, "the metrics", seen=measured)
-            finally:
-                consumer.stop()
-                thread.join()
+    def listen_until(answer: ConsumeStatus, expected: Samples, **options: Any) -> None:
+        """Run a listener that answers the same to each message, until it is measured so."""
+        run_until(
+            job.lake.path, lambda _: answer, lambda: measured() == expected, measured, **options
+        )
 
     dead = 'txlake_consumer_dead_messages{consumer_group="points"}'
     retrying = 'txlake_consumer_retrying_messages{consumer_group="points"}'
     later = ConsumeStatus.RECONSUME_LATER
     deliver(1)
     assert measured() == {}
-    run_until(later, {retrying: 1}, retry_delays_ms=[3_600_000])
+    listen_until(later, {retrying: 1}, retry_delays_ms=[3_600_000])
     deliver(2)
-    run_until(later, {dead: 2, retrying: 1}, retries_max=0)
+    listen_until(later, {dead: 2, retrying: 1}, retries_max=0)
 
     assert write_resume(job.lake, plan_resume(job.lake, "points", None, 0, 1)) == 1
     assert measured() == {dead: 1, retrying: 2}
     write_resume(job.lake, plan_resume(job.lake, "points", None, None, None))
     assert measured() == {retrying: 3}
-    run_until(ConsumeStatus.CONSUME_SUCCESS, {retrying: 1})
+    listen_until(ConsumeStatus.CONSUME_SUCCESS, {retrying: 1})
 
     # What cannot be read is not known: no epoch and no scrape fails.
     shutil.rmtree(job.lake.table_path("consumer_retries") + "/_delta_log")
