@@ -37,13 +37,16 @@ COUNT_COLUMNS: Final = ("consumer_group", "dead", "dead_oldest_at", "retrying", 
 
 # Of a message's rows the newest holds: `txlake._retries.Retry.is_newer_than`.
 _NEWEST = """
-SELECT consumer_group, topic, queue_id, queue_offset, state, due_at, len(attempts) AS attempts,
-  attempts[-1].attempted_at AS since, attempts[-1].reason AS reason
-FROM (
+WITH newest AS (
   SELECT * FROM retries
   QUALIFY row_number() OVER (PARTITION BY consumer_group, topic, queue_id, queue_offset
     ORDER BY generation DESC, committed_at DESC) = 1
 )
+"""
+_REFUSED = f"""{_NEWEST}
+SELECT consumer_group, topic, queue_id, queue_offset, state, due_at, len(attempts) AS attempts,
+  attempts[-1].attempted_at AS since, attempts[-1].reason AS reason
+FROM newest
 ORDER BY since, consumer_group, topic, queue_id, queue_offset
 """
 _COUNTED: Final = (
@@ -56,17 +59,13 @@ _COUNTED: Final = (
     "generation",
     "committed_at",
 )
-_COUNTS = """
+_COUNTS = f"""{_NEWEST}
 SELECT consumer_group,
   count(*) FILTER (WHERE state = $dead) AS dead,
   min(committed_at) FILTER (WHERE state = $dead) AS dead_oldest_at,
   count(*) FILTER (WHERE state = $waiting) AS retrying,
   min(due_at) FILTER (WHERE state = $waiting) AS due_at
-FROM (
-  SELECT * FROM retries
-  QUALIFY row_number() OVER (PARTITION BY consumer_group, topic, queue_id, queue_offset
-    ORDER BY generation DESC, committed_at DESC) = 1
-)
+FROM newest
 WHERE state IN ($dead, $waiting)
 GROUP BY consumer_group ORDER BY consumer_group
 """
@@ -98,7 +97,7 @@ def read_refused(lake: Lake, state: str, group: str | None, topic: str | None) -
     except MissingTableError:  # nothing was ever refused
         return []
 
-    newest = to_dicts(run(_NEWEST, retries=retries))
+    newest = to_dicts(run(_REFUSED, retries=retries))
     rows = [row for row in newest if row["state"] == state]
     keys = _read_keys(lake, chosen) if rows else {}
     return [{**row, "keys": keys.get(_place(row))} for row in rows]
