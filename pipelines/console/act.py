@@ -5,7 +5,8 @@
 2. Its form is sent with a reason and a confirmation: the records are written to Kafka.
 3. `/written` shows the job's result for each record.
 
-A consumer group's position, `/position`, is the only thing that is written to the lake itself.
+What a consumer group has is written to the lake itself: its position, `/position`, and its dead
+messages (`refused.py`).
 """
 
 from __future__ import annotations
@@ -118,16 +119,17 @@ def write(action: Action) -> Callable[[Request, Form], Response]:
     """
 
     def view(request: Request, form: Form) -> Response:
-        return _write_once(
+        return write_once(
             request, form, lambda actor, settings: _write(request, form, action, actor, settings)
         )
 
     return view
 
 
-def _write_once(
+def write_once(
     request: Request, form: Form, write_form: Callable[[str, Settings], Response]
 ) -> Response:
+    """Lets a form be written; one that is sent again leads to the same page. Errors: as `write`."""
     actor = require_session(request, form)
     site = site_of(request)
     settings = site.settings
@@ -146,7 +148,7 @@ def _write_once(
     return answer
 
 
-def _lacks(form: Form) -> str:
+def lacks(form: Form) -> str:
     """Returns what a form lacks to be written, in words."""
     reason = field(form, "reason").strip()
     if reason and len(reason) <= REASON_MAX and field(form, "confirmed") == "yes":
@@ -162,7 +164,7 @@ def _write(
     reason = field(form, "reason").strip()
     targets = _targets(action, form.get("target", []))
 
-    trouble = _lacks(form)
+    trouble = lacks(form)
     if trouble:
         return _preview(request, lake, action, targets, 0, 400, trouble, reason)
 
@@ -287,7 +289,7 @@ def set_position(request: Request, form: Form) -> Response:
     def set_rows(actor: str, _: Settings) -> Response:
         values = {name: field(form, name) for name in ("group", "topic", "to")}
         queues = [queue for queue in form.get("queue", []) if queue]
-        trouble = _lacks(form)
+        trouble = lacks(form)
         if trouble:
             reason = field(form, "reason").strip()
             return _position_preview(request, values, queues, 400, trouble, reason)
@@ -305,7 +307,7 @@ def set_position(request: Request, form: Form) -> Response:
         )
         return RedirectResponse(url("/consumer", group=values["group"]), 303)
 
-    return _write_once(request, form, set_rows)
+    return write_once(request, form, set_rows)
 
 
 def _plan(lake: Lake, values: Mapping[str, str], queues: list[str]) -> list[Row]:

@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pipelines.console import act, forms, message_views, overview, views
+from pipelines.console import act, forms, message_views, overview, refused, views
 from pipelines.console.actions import ACTIONS
 from pipelines.console.context import ConsoleContext
 from pipelines.console.query_params import BadQueryError
@@ -48,6 +48,9 @@ _READS: Final[dict[str, Callable[[Request], Response]]] = {
     "/download": message_views.download,
     "/consumers": views.consumers_page,
     "/consumer": views.consumer_page,
+    "/consumer_dead": refused.dead_page,
+    "/consumer_retries": refused.retries_page,
+    "/consumer_resume": refused.resume_page,
     "/delayed": views.delayed_page,
     "/login": forms.login_page,
     "/written": act.written_page,
@@ -58,6 +61,7 @@ _WRITES: Final[dict[str, Callable[[Request, forms.Form], Response]]] = {
     "/login": forms.login,
     "/logout": forms.logout,
     "/position": act.set_position,
+    "/consumer_resume": refused.resume,
     **{f"/{name}": act.write(action) for name, action in ACTIONS.items()},
 }
 ASSETS: Final = {"style.css": "text/css", "console.js": "text/javascript"}

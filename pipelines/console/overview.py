@@ -33,6 +33,7 @@ _STAGES: Final = {
     "lag": "job",
     "consumer_gone": "consumers",
     "consumer_lag": "consumers",
+    "consumer_dead": "consumers",
     "publisher_stopped": "publishers",
     "publisher_gone": "publishers",
     "publisher_lag": "publishers",
@@ -103,6 +104,7 @@ def _began_at(lake: Lake, facts: Facts) -> Mapping[str, int]:
     silent = [group["oldest_at"] for group in groups if group["unanswered"]]
     gone = [row["gone_at"] for row in state.unread if row["is_gone"]]
     unread = [row["oldest_at"] for row in state.unread if not row["is_gone"]]
+    given_up = [row["dead_oldest_at"] for row in state.refused if row["dead"]]
     without_topic = [
         group["oldest_at"]
         for group in groups
@@ -123,6 +125,7 @@ def _began_at(lake: Lake, facts: Facts) -> Mapping[str, int]:
         "pending_old": [state.oldest_at],
         "consumer_gone": gone,
         "consumer_lag": unread,
+        "consumer_dead": given_up,
         "no_epoch": [state.epoch_at],
         "publisher_stopped": [row["stopped_at"] for row in report.publisher_rows(facts)],
         "lag": [None if facts.lag_ms is None else state.now_ms - facts.lag_ms],
@@ -198,6 +201,9 @@ def _consumers(facts: Facts, is_wrong: bool) -> Stage:
     oldest = [row["oldest_at"] for row in unread if row["oldest_at"] is not None]
     groups = len({row["consumer_group"] for row in unread})
     more = f"{counted(groups, 'group')} behind" if groups else "nobody is behind"
+    dead = sum(row["dead"] for row in facts.lake.refused)
+    if dead:
+        more += f", {dead:,} dead"
     rate = f"the oldest {ago(min(oldest), facts.lake.now_ms)}" if oldest else ""
     return Stage(
         "Consumers", "/consumers", look, words, f"{counted(messages, 'message')} unread", rate, more

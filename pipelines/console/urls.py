@@ -36,6 +36,9 @@ _SECTIONS: Final = {
     "/alter_topic": "/topics",
     "/consumer": "/consumers",
     "/position": "/consumers",
+    "/consumer_dead": "/consumers",
+    "/consumer_retries": "/consumers",
+    "/consumer_resume": "/consumers",
 }
 _STORIES: Final = ("half:", "schedule:")
 # The place of a delivered message, as `tx list` shows it.
@@ -86,6 +89,10 @@ def link(name: str, row: Row) -> str | None:
         case "queue_offset" if "message_topic" in row:
             place = {"queue": row["queue_id"], "offset": value}
             return url("/message", topic=row["message_topic"], **place)
+        case "dead" if value and "consumer_group" in row:
+            return url("/consumer_dead", group=row["consumer_group"])
+        case "retrying" if value and "consumer_group" in row:
+            return url("/consumer_retries", group=row["consumer_group"])
         case "consumer_group":
             return url("/consumer", group=value)
     return None

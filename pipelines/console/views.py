@@ -28,6 +28,7 @@ from pipelines.health import (
     topics,
     transactions,
 )
+from pipelines.health.consumer_retries import count_refused
 from pipelines.operate import delays
 from pipelines.output import now_ms
 from storage.lake.lake import Lake
@@ -244,8 +245,14 @@ def consumers_page(request: Request) -> Response:
 def consumer_page(request: Request) -> Response:
     """Shows one consumer group, queue by queue, the largest lag first."""
     name = request.query_params.get("group", "")
-    rows = consumers.find_lags(lake_of(request), name, None)
-    return _rows_page(request, "consumer", consumers.LAG_COLUMNS[1:], rows, name=name)
+    lake = lake_of(request)
+    refused = [row for row in count_refused(lake) if row["consumer_group"] == name]
+    rows = consumers.read_lags(lake, name) if refused else consumers.find_lags(lake, name, None)
+    rows.sort(key=lambda row: -row["lag"])
+
+    return _rows_page(
+        request, "consumer", consumers.LAG_COLUMNS[1:], rows, name=name, refused=refused
+    )
 
 
 def delayed_page(request: Request) -> Response:

@@ -68,7 +68,7 @@ _LOOKS: Final = {
 }
 _STATUSES: Final = ("status", "delivery", "outcome", "state", "reason")
 # Sentences wrap; other texts stand in one line, shortened in the middle.
-_SENTENCES: Final = ("expected", "result", "what", "topics", "owners")
+_SENTENCES: Final = ("expected", "result", "what", "topics", "owners", "last_reason")
 _TEXT_MAX: Final = 26
 
 

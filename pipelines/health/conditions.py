@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from pipelines.health.facts import HOUR_MS, Facts
 from pipelines.health.groups import NEWEST_CHECKS
-from pipelines.output import instant, span
+from pipelines.output import ago, instant, span
 from txlake._counted import counted
 from txlake.protocol import colliding_topic
 
@@ -152,6 +152,17 @@ def consumer_lag(facts: Facts) -> list[str]:
         f"behind: unread messages: {row['messages']}"
         for row in facts.lake.unread
         if not row["is_gone"] and row["oldest_at"] is not None and row["oldest_at"] <= latest_at
+    ]
+
+
+def consumer_dead(facts: Facts) -> list[str]:
+    """A group's listener has refused messages too often, and nobody has resumed them."""
+    return [
+        f"consumer group {row['consumer_group']} has given up "
+        f"{counted(row['dead'], 'message')}, the oldest "
+        f"{ago(row['dead_oldest_at'], facts.lake.now_ms)}"
+        for row in facts.lake.refused
+        if row["dead"]
     ]
 
 

@@ -11,6 +11,7 @@ from pipelines.explain.rows import Row, to_dicts
 from storage.errors import MissingTableError
 from storage.lake.lake import Lake
 from txlake._dead_letters import TABLE as DEAD_LETTERS
+from txlake._retries import DEAD, WAITING
 from txlake._retries import TABLE as RETRIES
 
 DEAD_COLUMNS: Final = (
@@ -32,18 +33,56 @@ RETRY_COLUMNS: Final = (
     "due_at",
     "reason",
 )
+COUNT_COLUMNS: Final = ("consumer_group", "dead", "dead_oldest_at", "retrying", "due_at")
 
 # Of a message's rows the newest holds: `txlake._retries.Retry.is_newer_than`.
 _NEWEST = """
-SELECT consumer_group, topic, queue_id, queue_offset, state, due_at, len(attempts) AS attempts,
-  attempts[-1].attempted_at AS since, attempts[-1].reason AS reason
-FROM (
+WITH newest AS (
   SELECT * FROM retries
   QUALIFY row_number() OVER (PARTITION BY consumer_group, topic, queue_id, queue_offset
     ORDER BY generation DESC, committed_at DESC) = 1
 )
+"""
+_REFUSED = f"""{_NEWEST}
+SELECT consumer_group, topic, queue_id, queue_offset, state, due_at, len(attempts) AS attempts,
+  attempts[-1].attempted_at AS since, attempts[-1].reason AS reason
+FROM newest
 ORDER BY since, consumer_group, topic, queue_id, queue_offset
 """
+_COUNTED: Final = (
+    "consumer_group",
+    "topic",
+    "queue_id",
+    "queue_offset",
+    "state",
+    "due_at",
+    "generation",
+    "committed_at",
+)
+_COUNTS = f"""{_NEWEST}
+SELECT consumer_group,
+  count(*) FILTER (WHERE state = $dead) AS dead,
+  min(committed_at) FILTER (WHERE state = $dead) AS dead_oldest_at,
+  count(*) FILTER (WHERE state = $waiting) AS retrying,
+  min(due_at) FILTER (WHERE state = $waiting) AS due_at
+FROM newest
+WHERE state IN ($dead, $waiting)
+GROUP BY consumer_group ORDER BY consumer_group
+"""
+
+
+def count_refused(lake: Lake) -> list[Row]:
+    """Returns how many messages each consumer group has refused that are dead, or come again; ms.
+
+    Output: COUNT_COLUMNS, a row for each group that has some. `dead_oldest_at`: since when the
+    first of the dead ones is dead; `due_at`: when the next of the others comes again. It reads
+    neither the messages nor the reasons.
+    """
+    try:
+        retries = lake.read(RETRIES, _COUNTED)
+    except MissingTableError:  # nothing was ever refused
+        return []
+    return to_dicts(run(_COUNTS, {"dead": DEAD, "waiting": WAITING}, retries=retries))
 
 
 def read_refused(lake: Lake, state: str, group: str | None, topic: str | None) -> list[Row]:
@@ -52,26 +91,31 @@ def read_refused(lake: Lake, state: str, group: str | None, topic: str | None) -
     Output: DEAD_COLUMNS and `due_at`; `keys` is null where the message does not stand among the
     dead letters. Input: the group and the topic to choose, if any.
     """
+    chosen = _chosen(group, topic)
     try:
-        retries = lake.read(RETRIES)
+        retries = lake.read(RETRIES, None, chosen)
     except MissingTableError:  # nothing was ever refused
         return []
 
-    rows = [
-        row
-        for row in to_dicts(run(_NEWEST, retries=retries))
-        if row["state"] == state
-        and group in (None, row["consumer_group"])
-        and topic in (None, row["topic"])
-    ]
-    keys = _read_keys(lake) if rows else {}
+    newest = to_dicts(run(_REFUSED, retries=retries))
+    rows = [row for row in newest if row["state"] == state]
+    keys = _read_keys(lake, chosen) if rows else {}
     return [{**row, "keys": keys.get(_place(row))} for row in rows]
 
 
-def _read_keys(lake: Lake) -> dict[tuple[str, str, int, int], str | None]:
+def _chosen(group: str | None, topic: str | None) -> pc.Expression:
+    is_chosen = pc.scalar(True)
+    if group is not None:
+        is_chosen &= pc.field("consumer_group") == group
+    if topic is not None:
+        is_chosen &= pc.field("topic") == topic
+    return is_chosen
+
+
+def _read_keys(lake: Lake, chosen: pc.Expression) -> dict[tuple[str, str, int, int], str | None]:
     try:
         columns = ["consumer_group", "topic", "queue_id", "queue_offset", "keys"]
-        letters = lake.read(DEAD_LETTERS, columns, pc.scalar(True))
+        letters = lake.read(DEAD_LETTERS, columns, chosen)
     except MissingTableError:
         return {}
     return {_place(row): row["keys"] for row in letters.to_pylist()}

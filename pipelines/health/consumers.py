@@ -9,6 +9,7 @@ from typing import Final
 from pipelines.errors import OperatorError
 from pipelines.explain.consumer_positions import read_positions
 from pipelines.explain.rows import Row, to_dicts
+from pipelines.health.consumer_retries import count_refused
 from pipelines.health.topics import catalog, queue_ends, require_topic
 from pipelines.output import now_ms
 from storage.lake.lake import Lake
@@ -25,7 +26,16 @@ LAG_COLUMNS: Final = (
     "committed_at",
     "owner",
 )
-COLUMNS: Final = ("consumer_group", "topics", "queues", "lag", "committed_at", "owners")
+COLUMNS: Final = (
+    "consumer_group",
+    "topics",
+    "queues",
+    "lag",
+    "committed_at",
+    "owners",
+    "retrying",
+    "dead",
+)
 UNREAD_COLUMNS: Final = ("consumer_group", "is_gone", "messages", "oldest_at", "gone_at")
 
 _FIRST_UNREAD: Final = ("queue_id", "queue_offset", "stored_at", "epoch")
@@ -184,8 +194,13 @@ def find_lags(lake: Lake, group: str | None, topic: str | None) -> list[Row]:
 
 
 def read_consumers(lake: Lake) -> list[Row]:
-    """Returns each consumer group once. Output: COLUMNS; `committed_at` is its latest commit."""
-    groups: dict[str, list[Row]] = defaultdict(list)
+    """Returns each consumer group once. Output: COLUMNS.
+
+    `committed_at`: its latest commit; null if `consumer_offsets` does not have the group any more.
+    `retrying`, `dead`: messages that its listener has refused, and that come again or do not.
+    """
+    refused = {row["consumer_group"]: row for row in count_refused(lake)}
+    groups: dict[str, list[Row]] = defaultdict(list, {group: [] for group in refused})
     for row in read_lags(lake):
         groups[row["consumer_group"]].append(row)
 
@@ -195,8 +210,10 @@ def read_consumers(lake: Lake) -> list[Row]:
             "topics": sorted({row["topic"] for row in rows}),
             "queues": len(rows),
             "lag": sum(row["lag"] for row in rows),
-            "committed_at": max(row["committed_at"] for row in rows),
+            "committed_at": max((row["committed_at"] for row in rows), default=None),
             "owners": sorted({row["owner"] for row in rows if row["owner"]}),
+            "retrying": refused[group]["retrying"] if group in refused else 0,
+            "dead": refused[group]["dead"] if group in refused else 0,
         }
         for group, rows in sorted(groups.items())
     ]

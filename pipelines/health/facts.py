@@ -17,6 +17,7 @@ from checker.frames import DISCARDED
 from checker.frames_ops.sql import run
 from pipelines.epoch.recorded_state import read_state
 from pipelines.explain.rows import Row
+from pipelines.health.consumer_retries import count_refused
 from pipelines.health.consumers import read_unread
 from pipelines.health.dead_letters import count_undeliverable
 from pipelines.health.groups import read_groups
@@ -85,12 +86,13 @@ class LakeFacts:
     """The facts from the lake's tables. Units: ms, bytes.
 
     `epoch_at`: of the newest committed epoch; None before the first. `owner`: its planner.
-    `groups`: rows of `groups.COLUMNS`; `unread`: of `consumers.UNREAD_COLUMNS`. `given_up`:
-    halves discarded in the last hour. `discarded`: halves that a late end or RESUME can still end,
-    the oldest stored at `discarded_oldest_at`. `steps`: step, p50_ms, p99_ms of the newest epochs.
-    `state_rows`, `state_bytes`: the job's state in memory, as its newest epoch counted it; None
-    if it did not. `free_bytes`: None in an object store. `floor_at`: `epoch_at` of the floor; None
-    before the first.
+    `groups`: rows of `groups.COLUMNS`; `unread`: of `consumers.UNREAD_COLUMNS`; `refused`: of
+    `consumer_retries.COUNT_COLUMNS`. `given_up`: halves discarded in the last hour.
+    `discarded`: halves that a late end or RESUME can still end, the oldest stored at
+    `discarded_oldest_at`. `steps`: step, p50_ms, p99_ms of the newest epochs. `state_rows`,
+    `state_bytes`: the job's state in memory, as its newest epoch counted it; None if it did not.
+    `free_bytes`: None in an object store. `floor_at`: `epoch_at` of the floor; None before the
+    first.
     """
 
     path: str
@@ -100,6 +102,7 @@ class LakeFacts:
     owner: str | None = None
     groups: Sequence[Row] = ()
     unread: Sequence[Row] = ()
+    refused: Sequence[Row] = ()
     given_up: int = 0
     undeliverable: int = 0
     delayed: int = 0
@@ -208,6 +211,7 @@ def lake_facts(lake: Lake, now_ms: int) -> LakeFacts:
         owner=last["owner"],
         groups=read_groups(lake, state, now_ms),
         unread=read_unread(lake, now_ms),
+        refused=count_refused(lake),
         given_up=_recent_discards(lake, epoch, now_ms),
         undeliverable=count_undeliverable(lake),
         delayed=delayed.num_rows,

@@ -248,6 +248,20 @@ RULES: Final = (
         setting="consumer_lag_ms",
     ),
     Rule(
+        name="consumer_dead",
+        condition="a consumer group has given up a message that its listener refused too often",
+        limit="one",
+        find=conditions.consumer_dead,
+        command="txlake consumer dead list, then txlake consumer dead resume",
+        alert=Alert(
+            WARNING,
+            "txlake_consumer_dead_messages > 0",
+            "{{ $labels.instance }}: consumer group {{ $labels.consumer_group }} has given up "
+            "messages: {{ $value }}",
+        ),
+        page="/consumers",
+    ),
+    Rule(
         name="publisher_stopped",
         condition="a publisher has stopped, and waiting does not help",
         limit="at once",

@@ -104,6 +104,9 @@ def status_lines(facts: Facts) -> Iterator[tuple[str, str]]:
         text += f", the next {ago(lake.next_delayed_at, lake.now_ms)}"
     yield "delayed", text
 
+    if lake.refused:
+        yield "consumers", _refused(lake)
+
     for number, publisher in enumerate(facts.publishers or ()):
         yield ("publishers" if number == 0 else ""), _publisher(publisher, lake.now_ms)
 
@@ -130,6 +133,17 @@ def _job(facts: Facts, lake: LakeFacts) -> str:
     if facts.drivers is None:
         return text if lake.owner is None else f"{text} by {lake.owner}"
     return f"{text}; active: {facts.drivers.active or 'none'}"
+
+
+def _refused(lake: LakeFacts) -> str:
+    """Returns how many messages the consumer groups have refused, in words."""
+    dead = sum(row["dead"] for row in lake.refused)
+    dead_at = [row["dead_oldest_at"] for row in lake.refused if row["dead"]]
+    retrying = sum(row["retrying"] for row in lake.refused)
+    due_at = [row["due_at"] for row in lake.refused if row["retrying"]]
+
+    text = f"dead: {_since(dead, min(dead_at, default=None), lake.now_ms)}; retrying: {retrying}"
+    return text if not due_at else f"{text}, the next {ago(min(due_at), lake.now_ms)}"
 
 
 def _publisher(publisher: PublisherStatus, now_ms: int) -> str:

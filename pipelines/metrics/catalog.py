@@ -91,6 +91,20 @@ METRICS: Final = (
         ("consumer_group",),
     ),
     Metric(
+        "txlake_consumer_dead_messages",
+        GAUGE,
+        "Messages that the group's listener has refused too often, and that nobody has resumed; "
+        "absent if there are none.",
+        ("consumer_group",),
+    ),
+    Metric(
+        "txlake_consumer_retrying_messages",
+        GAUGE,
+        "Messages that the group's listener has refused, and that come again; absent if there "
+        "are none.",
+        ("consumer_group",),
+    ),
+    Metric(
         "txlake_publisher_waiting_messages",
         GAUGE,
         "Messages that are committed and not published.",

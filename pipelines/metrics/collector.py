@@ -57,8 +57,9 @@ class Collector(Collects):
     Input: `live_gauges` returns more gauges of the process, by name; None for an unknown value.
     `without_topic` returns the producer groups among some that have no check topic. `unread`
     returns the consumer groups with unread messages, rows of
-    `health.consumers.UNREAD_COLUMNS`. `publishers` returns the status of each publisher. `now_ms`:
-    the clock.
+    `health.consumers.UNREAD_COLUMNS`. `publishers` returns the status of each publisher. `refused`
+    returns what consumer groups have refused, rows of `health.consumer_retries.COUNT_COLUMNS`.
+    `now_ms`: the clock.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Collector(Collects):
         without_topic: Callable[[Iterable[str]], Iterable[str]] = lambda _: (),
         unread: Callable[[], Iterable[Row]] = lambda: (),
         publishers: Callable[[], Iterable[PublisherStatus]] = lambda: (),
+        refused: Callable[[], Iterable[Row]] = lambda: (),
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._lock = threading.Lock()
@@ -78,6 +80,7 @@ class Collector(Collects):
         self._without_topic = without_topic
         self._unread = unread
         self._publishers = publishers
+        self._refused = refused
         self.now_ms = now_ms
 
         self._counts: dict[str, _Values] = defaultdict(lambda: defaultdict(float))
@@ -239,6 +242,7 @@ class Collector(Collects):
         return {
             **fixed,
             **self._consumer_gauges(now_ms),
+            **self._refused_gauges(),
             **self._publisher_gauges(now_ms),
             **{name: {(): value} for name, value in single.items() if value is not None},
             "rocketmq_half_messages": {(topic,): n for topic, n in by_topic.items()},
@@ -273,6 +277,17 @@ class Collector(Collects):
                 (name,): ms / 1000 for name, ms in behind_by_label.items()
             },
         }
+
+    def _refused_gauges(self) -> dict[str, _Values]:
+        """Returns how many messages consumer groups have given up, and how many come again."""
+        gauges: dict[str, _Values] = {}
+        for column in ("dead", "retrying"):
+            counts = {row["consumer_group"]: row[column] for row in self._refused() if row[column]}
+            by_label = self._consumer_names.by_label(counts, add)
+            gauges[f"txlake_consumer_{column}_messages"] = {
+                (name,): count for name, count in by_label.items()
+            }
+        return gauges
 
     def _publisher_gauges(self, now_ms: int) -> dict[str, _Values]:
         """Returns how far publishers are behind; where Kafka does not tell, only that."""

@@ -67,6 +67,7 @@ class Reporter(EpochListener):
             self._probe.without_topic,
             lambda: self._consumers.unread or (),
             lambda: self._publishers.statuses,
+            lambda: self._consumers.refused or (),
         )
         self.registry.register(self._collector)
         ProcessCollector(registry=self.registry)

@@ -44,7 +44,8 @@ def write_resume(lake: Lake, rows: Sequence[Row]) -> int:
     ]
 
     def decide(newest: Mapping[Key, Retry], _now: datetime) -> list[Any]:
-        return [resumed(newest[key]) for key in keys if newest[key].state == DEAD]
+        rows = [newest[key] for key in keys if key in newest]
+        return [resumed(row) for row in rows if row.state == DEAD]
 
     options = lake.place.storage_options
     table = ConsumerRetries(lake.table_path(TABLE), options, lake.lake_id())

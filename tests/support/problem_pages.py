@@ -83,6 +83,7 @@ CAUSED_BY: Final = {
     "pending_old": "test_status_tells_the_driver_the_lag_and_that_no_epoch_comes",
     "consumer_gone": "test_status_names_consumers_that_lag_or_are_gone",
     "consumer_lag": "test_status_names_consumers_that_lag_or_are_gone",
+    "consumer_dead": "test_dead_messages_of_a_group_are_a_problem_until_they_are_resumed",
     "publisher_stopped": "test_status_names_each_problem_of_a_publisher",
     "publisher_gone": "test_status_names_each_problem_of_a_publisher",
     "publisher_lag": "test_status_names_each_problem_of_a_publisher",

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import threading
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipelines.health.consumer_retries import count_refused
+from storage.lake.lake import Lake
 from tests.support.in_memory_job import InMemoryJob
+from tests.support.listeners import refuse, run_until
 from tests.support.operator import said
-from tests.support.wait import wait_until
 from txlake import ConsumedMessage, Consumer, ConsumeStatus
 from txlake.protocol import COMMIT
 
@@ -39,35 +41,15 @@ def rows(*words: str) -> list[dict[str, Any]]:
     return list(found)
 
 
-def run_until(
-    job: InMemoryJob,
-    listener: Callable[[Sequence[ConsumedMessage]], Any],
-    is_met: Callable[[], bool],
-    **options: Any,
-) -> None:
-    """Run a listener of the group points until something is so."""
-    with Consumer(job.lake.path, "points", ["orders"]) as consumer:
-        thread = threading.Thread(target=consumer.run, args=(listener,), kwargs=options)
-        thread.start()
-        try:
-            wait_until(is_met, "what the listener was run for")
-        finally:
-            consumer.stop()
-            thread.join()
-
-
 def test_dead_messages_are_listed_resumed_and_done(job: InMemoryJob) -> None:
     lake = ("--lake", job.lake.path)
     listed = ("consumer", "dead", "list", *lake)
     assert rows(*listed) == rows("consumer", "retries", *lake) == []
     assert "has no such dead message" in said("consumer", "dead", "resume", "points", *lake, code=1)
 
-    def refuse(messages: Sequence[ConsumedMessage]) -> None:
-        raise ValueError(f"no JSON: {messages[0].keys}")
-
     run_until(
-        job, refuse, lambda: len(rows(*listed)) == 4,
-        retries_max=1, retry_delays_ms=[50], commit_interval_ms=100,
+        job.lake.path, refuse, lambda: len(rows(*listed)) == 4,
+        retries_max=1, retry_delays_ms=[50],
     )  # fmt: skip
     assert {(row["queue_id"], row["queue_offset"], row["keys"]) for row in rows(*listed)} == {
         (0, 0, "k0"), (1, 0, "k1"), (0, 1, "k2"), (1, 1, "k3"),
@@ -92,9 +74,75 @@ def test_dead_messages_are_listed_resumed_and_done(job: InMemoryJob) -> None:
         seen.extend((message.queue_id, message.queue_offset) for message in messages)
         return ConsumeStatus.CONSUME_SUCCESS
 
-    run_until(job, take, lambda: not rows("consumer", "retries", *lake), commit_interval_ms=100)
+    run_until(job.lake.path, take, lambda: not rows("consumer", "retries", *lake))
     assert sorted(seen) == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert rows(*listed) == []
+
+
+def test_dead_messages_of_a_group_are_a_problem_until_they_are_resumed(job: InMemoryJob) -> None:
+    lake = ("--lake", job.lake.path)
+    assert facts(job)["refused"] == []
+    assert "\nconsumers" not in said("status", *lake)
+
+    run_until(
+        job.lake.path, refuse, lambda: counts(job) == {"points": (4, 0)},
+        retries_max=1, retry_delays_ms=[50],
+    )  # fmt: skip
+    (problem,) = [one for one in facts(job)["problems"] if one["name"] == "consumer_dead"]
+    assert re.fullmatch(
+        "consumer group points has given up 4 messages, the oldest .* ago", problem["words"]
+    )
+    assert problem["command"] == "txlake consumer dead list, then txlake consumer dead resume"
+    assert re.search(
+        r"\nconsumers +dead: 4, the oldest \d.* ago; retrying: 0\n", said("status", *lake)
+    )
+    (group,) = rows("consumer", "list", *lake)
+    assert (group["dead"], group["retrying"]) == (4, 0)
+
+    resume = ("consumer", "dead", "resume", "points", *lake, "--yes")
+    said(*resume, "--queue", "1")
+    assert counts(job) == {"points": (2, 2)}
+    said(*resume)
+    assert "consumer_dead" not in {one["name"] for one in facts(job)["problems"]}
+    assert re.search(
+        r"\nconsumers +dead: 0; retrying: 4, the next \d.* ago\n", said("status", *lake)
+    )
+
+    run_until(job.lake.path, lambda _: None, lambda: counts(job) == {})
+    (group,) = rows("consumer", "list", *lake)
+    assert (group["dead"], group["retrying"]) == (0, 0)
+
+
+def facts(job: InMemoryJob) -> dict[str, Any]:
+    """Return what `txlake status` knows."""
+    return dict(json.loads(said("status", "--lake", job.lake.path, "-o", "json")))
+
+
+def counts(job: InMemoryJob) -> dict[str, tuple[int, int]]:
+    """Return how many messages of each group are dead, and how many come again."""
+    return {row["consumer_group"]: (row["dead"], row["retrying"]) for row in facts(job)["refused"]}
+
+
+def test_counting_the_refused_opens_neither_messages_nor_reasons(
+    job: InMemoryJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_until(
+        job.lake.path, refuse, lambda: counts(job) == {"points": (4, 0)},
+        retries_max=0, retry_delays_ms=[50],
+    )  # fmt: skip
+    reads: list[tuple[str, set[str]]] = []
+    read = Lake.read
+
+    def recording(lake: Lake, table: str, columns: Any = None, where: Any = None) -> Any:
+        reads.append((table, set(columns or ())))
+        return read(lake, table, columns, where)
+
+    monkeypatch.setattr(Lake, "read", recording)
+    (row,) = count_refused(Lake(job.lake.path))
+    ((table, columns),) = reads
+    assert table == "consumer_retries"
+    assert columns and not columns & {"attempts", "body"}
+    assert row["dead"] == 4 and row["due_at"] is None
 
 
 def test_a_group_is_reset_to_an_instant(job: InMemoryJob) -> None:

@@ -7,6 +7,7 @@ import shutil
 import time
 from operator import add
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,13 +20,15 @@ from pipelines.metrics.collector import Collector
 from pipelines.metrics.epoch_counts import EpochCounts
 from pipelines.metrics.labels import Labels
 from pipelines.metrics.lag import Lag
+from pipelines.operate.consumer_retries import plan_resume, write_resume
 from storage.lake.epochs import Plan, Range
 from storage.lake.lake import Lake
 from storage.lake.progress import read_progress
 from tests.support.history import SILENT, START_AT, History
 from tests.support.in_memory_job import InMemoryJob
+from tests.support.listeners import run_until
 from tests.support.metrics_client import ReportedHistory, Samples, reporter_of, samples_of
-from txlake import Consumer
+from txlake import Consumer, ConsumeStatus
 from txlake.protocol import COMMIT, CREATE_TOPIC, RESUME, ROLLBACK
 
 ROOT = Path(__file__).parents[3]
@@ -281,3 +284,45 @@ def test_consumers_that_lag_or_are_gone_are_measured(
     shutil.rmtree(job.lake.table_path("topics"))
     watch.read_once()
     assert watch.unread is None and not some(told.samples(), "txlake_consumer_lag_seconds")
+
+
+def test_refused_messages_are_measured_until_they_are_done(tmp_path: Path) -> None:
+    job = InMemoryJob(tmp_path / "lake")
+    told = ReportedHistory(reporter_of(lake={"path": job.lake.path}))
+    watch = told.reporter._consumers
+    told.tell(History())
+
+    def deliver(count: int) -> None:
+        for _ in range(count):
+            job.end(COMMIT, job.half(real_queue_id=0))
+        job.run()
+
+    def measured() -> Samples:
+        watch.read_once()
+        return some(told.samples(), r"txlake_consumer_(dead|retrying)_messages")
+
+    def listen_until(answer: ConsumeStatus, expected: Samples, **options: Any) -> None:
+        """Run a listener that answers the same to each message, until it is measured so."""
+        run_until(
+            job.lake.path, lambda _: answer, lambda: measured() == expected, measured, **options
+        )
+
+    dead = 'txlake_consumer_dead_messages{consumer_group="points"}'
+    retrying = 'txlake_consumer_retrying_messages{consumer_group="points"}'
+    later = ConsumeStatus.RECONSUME_LATER
+    deliver(1)
+    assert measured() == {}
+    listen_until(later, {retrying: 1}, retry_delays_ms=[3_600_000])
+    deliver(2)
+    listen_until(later, {dead: 2, retrying: 1}, retries_max=0)
+
+    assert write_resume(job.lake, plan_resume(job.lake, "points", None, 0, 1)) == 1
+    assert measured() == {dead: 1, retrying: 2}
+    write_resume(job.lake, plan_resume(job.lake, "points", None, None, None))
+    assert measured() == {retrying: 3}
+    listen_until(ConsumeStatus.CONSUME_SUCCESS, {retrying: 1})
+
+    # What cannot be read is not known: no epoch and no scrape fails.
+    shutil.rmtree(job.lake.table_path("consumer_retries") + "/_delta_log")
+    watch.read_once()
+    assert not watch.refused

@@ -70,6 +70,13 @@ def unread(oldest_at: int | None = None, gone_at: int | None = None) -> Facts:
     )
 
 
+def refused(dead: int, retrying: int) -> Facts:
+    """Return facts of a consumer group whose listener refused messages a minute ago."""
+    row = {"consumer_group": "points", "dead": dead, "dead_oldest_at": NOW - 60_000,
+           "retrying": retrying, "due_at": NOW + 60_000}  # fmt: skip
+    return with_lake(refused=[row])
+
+
 def published(since_ms: int = 0, lag: int = 1, **values: Any) -> Facts:
     """Return facts of a publisher whose oldest message was committed so long ago."""
     status = PublisherStatus("main", "lake", lag=lag, oldest_at=NOW - since_ms)
@@ -146,6 +153,8 @@ def published(since_ms: int = 0, lag: int = 1, **values: Any) -> Facts:
             ["consumer_lag"], id="unread for as long as the settings say",
         ),
         pytest.param(unread(), [], id="the unread message was deleted meanwhile"),
+        pytest.param(refused(0, 5), [], id="refused messages that come again"),
+        pytest.param(refused(1, 0), ["consumer_dead"], id="one that was refused too often"),
         pytest.param(published(59_999), [], id="a publisher gone for less than a minute"),
         pytest.param(published(60_000), ["publisher_gone"], id="a publisher gone for a minute"),
         pytest.param(published(oldest_at=None), ["publisher_gone"], id="the lake does not tell"),

@@ -56,6 +56,9 @@ def scraped_names() -> set[str]:
         {"consumer_group": "points", "is_gone": is_gone, "oldest_at": 0, "gone_at": 0}
         for is_gone in (False, True)
     ]
+    told.reporter._consumers.refused = [
+        {"consumer_group": "points", "dead": 1, "dead_oldest_at": 0, "retrying": 1, "due_at": 0}
+    ]
     stop = Stop("why", "orders", 0, 0, 0)
     told.reporter._publishers.statuses = [PublisherStatus("main", "lake", stop=stop)]
     told.tell(history)
