@@ -15,7 +15,7 @@ import gc
 import time
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import methodcaller
@@ -279,12 +279,11 @@ def _headers(messages: Sequence[Any]) -> list[Sequence[Header]]:
 def _headers_with_bad_names(message: Any) -> list[Header]:
     """Returns the headers of a record of which a name may be no UTF-8.
 
-    For such a name the client sets an error, and leaves a hole in its pair.
+    For such a name the client sets an error, once for each record, and leaves a hole in its pair.
     """
-    try:
-        return _call_headers(message) or []
-    except (SystemError, UnicodeDecodeError):
-        pairs = _call_headers(message)  # the client has kept the pairs that it has made
+    with suppress(SystemError, UnicodeDecodeError):
+        _call_headers(message)
+    pairs = _call_headers(message) or []  # the client has kept the pairs that it has made
 
     # The garbage collector's view of a pair leaves a hole out; unpacking it would end the process.
     is_named = [len(gc.get_referents(pair)) == 2 for pair in pairs]

@@ -364,7 +364,8 @@ def test_a_header_with_a_name_that_is_no_text_has_a_name_that_says_so(
     topic = topics.check_prefix + GROUP
     topics.make(topic, 1)
     headers = [(b"a", b"1"), (b"caf\xe9", b"2"), (b"b", b""), (b"\xff", b"4"), (b"c", b"\xff")]
-    for _ in range(20):
+    for _ in range(10):
+        write_raw_record(topics.bootstrap_servers, topic, 0, b"x", [(b"a", b"1")])
         write_raw_record(topics.bootstrap_servers, topic, 0, b"x", headers)
 
     kafka = KafkaSettings(bootstrap_servers=topics.bootstrap_servers)
@@ -377,7 +378,7 @@ def test_a_header_with_a_name_that_is_no_text_has_a_name_that_says_so(
         {"key": "\ufffd", "value": b"4"},
         {"key": "c", "value": b"\xff"},
     ]
-    assert [row["headers"] for row in rows] == [expected] * 20
+    assert [row["headers"] for row in rows] == [expected[:1], expected] * 10
 
 
 def test_another_live_producer_of_the_group_answers(topics: TransactionTopics) -> None:
