@@ -104,7 +104,9 @@ def test_a_command_says_the_same_of_a_lake_in_a_store(
     conf: str, lake: StoredLake, local_lake: str, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     local = tmp_path / "local.toml"
-    local.write_text(f'[lake]\npath = "{local_lake}"\n[kafka]\nbootstrap_servers = "{HOST}:1"\n')
+    local.write_text(
+        f'[lake]\npath = "{local_lake}"\n[kafka]\nbootstrap_servers = "{HOST}:1"\n[publish.main]\n'
+    )
     if words[0] == "replay":  # its text says how long it took
         words = (*words, "-o", "json")
     there = said(*words, "--conf", conf).replace(lake.uri, "LAKE")
