@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +72,8 @@ class TestReaders:
     ) -> None:
         read: list[tuple[str, list[str]]] = []
 
-        def noted(lake: Lake, table: str, columns: list[str], *rest: Any) -> Any:
-            read.append((table, columns))
+        def noted(lake: Lake, table: str, columns: Sequence[str], *rest: Any) -> Any:
+            read.append((table, list(columns)))
             return read_rows(lake, table, columns, *rest)
 
         monkeypatch.setattr("storage.lake.committed_tables.read_rows", noted)
