@@ -41,6 +41,8 @@ WALK = (
     "/topic?name=orders",
     "/messages?topic=orders&queue=0&from=2",
     "/message?topic=orders&queue=0&offset=3",
+    "/consumer_dead",
+    "/consumer_retries",
     "/find?q=k",
     "/resume?group=legacy&max=3",
     "/commit?target=half:1-21",
