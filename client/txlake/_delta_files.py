@@ -131,6 +131,7 @@ class DeltaFiles:
         if self._is_newest():
             return False
 
+        before = self._handle.table
         try:
             table = self._handle.newest()
         except TableNotFoundError:
@@ -141,7 +142,8 @@ class DeltaFiles:
 
         version = table.version()
         self._list_at = time.monotonic() + _SURE_S
-        if version == self._version_seen:
+        # A handle that was opened anew can be of another table, which is at the same version.
+        if table is before and version == self._version_seen:
             return False
 
         reader_version = table.protocol().min_reader_version
