@@ -23,7 +23,6 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from storage.wire.decode import KAFKA
 from storage.wire.headers import HEADERS
@@ -42,11 +41,6 @@ NOT_READ: Final = "Kafka's records could not be read"
 # Parts of that text: the records are gone; the client is refused.
 GONE: Final = "they are gone"
 REFUSED: Final = "Kafka refuses"
-_REFUSALS: Final = (
-    KafkaError._AUTHENTICATION,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-)
 # What stands for a header's name that is not UTF-8, as Java's client shows it.
 _NO_NAME: Final = "\N{REPLACEMENT CHARACTER}"
 _call_offset = methodcaller("offset")
@@ -57,6 +51,13 @@ _call_value = methodcaller("value")
 _call_headers = methodcaller("headers")
 
 Header: TypeAlias = tuple[str, "bytes | None"]
+
+
+def _kafka() -> Any:
+    """Returns Kafka's client, which commands that only read a lake do without."""
+    import confluent_kafka
+
+    return confluent_kafka
 
 
 class UnreadRecordsError(Exception):
@@ -141,7 +142,7 @@ def _kept_consumer(source: KafkaSource) -> Iterator[Any]:
     consumer = _take_consumer(source)
     try:
         yield consumer
-    except KafkaException as error:
+    except _kafka().KafkaException as error:
         consumer.close()
         raise UnreadRecordsError(f"{NOT_READ}: {error.args[0]}") from error
     except BaseException:
@@ -156,8 +157,8 @@ def _take_consumer(source: KafkaSource) -> Any:
     if _kept and _kept[0][0] == source:
         return _kept.pop()[1]
     try:
-        return Consumer(source.consumer_config())
-    except KafkaException as error:
+        return _kafka().Consumer(source.consumer_config())
+    except _kafka().KafkaException as error:
         raise UnreadRecordsError(f"{NOT_READ}: {error.args[0]}") from error
 
 
@@ -169,7 +170,8 @@ def close_consumer() -> None:
 
 def _read_range(consumer: Any, wanted: RecordRange) -> Iterator[pa.RecordBatch]:
     """Returns the records of one range; its end is passed by a record, or by Kafka's end."""
-    consumer.assign([TopicPartition(wanted.topic, wanted.partition, wanted.start)])
+    consumer.assign([_kafka().TopicPartition(wanted.topic, wanted.partition, wanted.start)])
+    end_of_partition = _kafka().KafkaError._PARTITION_EOF
     reported = ""
     heard_at = time.monotonic()
     batch_records = _FIRST_RECORDS
@@ -197,7 +199,7 @@ def _read_range(consumer: Any, wanted: RecordRange) -> Iterator[pa.RecordBatch]:
             heard_at = time.monotonic()  # also after a long time in the caller
 
         for event in events:
-            if event.error().code() == KafkaError._PARTITION_EOF:
+            if event.error().code() == end_of_partition:
                 is_of_range = (event.topic(), event.partition()) == wanted.place
                 is_through = is_through or (is_of_range and event.offset() >= wanted.stop)
             else:
@@ -216,14 +218,19 @@ def _is_of_range(message: Any, wanted: RecordRange) -> bool:
     return place == wanted.place and message.offset() >= wanted.start
 
 
-def _reported(error: KafkaError, wanted: RecordRange) -> str:
+def _reported(error: Any, wanted: RecordRange) -> str:
     """Returns what an error says, after which the client tries again. Errors: all others."""
-    if error.code() == KafkaError._AUTO_OFFSET_RESET:
+    codes = _kafka().KafkaError
+    if error.code() == codes._AUTO_OFFSET_RESET:
         raise UnreadRecordsError(
             f"{NOT_READ}: {GONE}, from offset {wanted.start} of {wanted.topic} partition "
             f"{wanted.partition} on: {error.str()}"
         )
-    if error.code() in _REFUSALS:
+    if error.code() in (
+        codes._AUTHENTICATION,
+        codes.SASL_AUTHENTICATION_FAILED,
+        codes.TOPIC_AUTHORIZATION_FAILED,
+    ):
         raise UnreadRecordsError(f"{NOT_READ}: {REFUSED}: {error.str()}")
     return f": {error.str()}"
 

@@ -33,7 +33,10 @@ def test_pending_is_the_same_both_ways_after_every_epoch(lake: OpenLake) -> None
     for epoch in range(1, lake.epoch + 1):
         at = lake.sql("SELECT epoch_at FROM plans WHERE epoch = $epoch", epoch=epoch).item()
         when = history.point_in_time(lake, at.isoformat())
-        rebuilt, queried = history.pending(lake, when), answer(lake, "3", "fates", epoch=epoch)
+        rebuilt, queried = (
+            history.pending(lake, when),
+            answer(lake, "3", "outcomes_since", epoch=epoch),
+        )
         assert when.epoch == epoch
         assert sorted(rebuilt["half"]) == sorted(queried["half"]), epoch
         counts.append(len(rebuilt))
@@ -71,10 +74,10 @@ def test_what_became_of_a_pending_half_is_its_next_outcome(job: InMemoryJob) -> 
     job.run()
     lake = opened(job)
     before = history.point_in_time(lake, instant(START_AT + 2_000).isoformat())
-    assert answer(lake, "3", "fates", epoch=before.epoch).select(
+    assert answer(lake, "3", "outcomes_since", epoch=before.epoch).select(
         "fate", "cause", "epoch"
     ).rows() == [("DISCARDED", "check_max", 4)]
-    assert answer(lake, "3", "fates", epoch=lake.epoch).is_empty()
+    assert answer(lake, "3", "outcomes_since", epoch=lake.epoch).is_empty()
 
 
 def test_an_instant_is_that_of_the_newest_epoch_before(job: InMemoryJob) -> None:

@@ -17,6 +17,7 @@ from storage.maintenance.maintenance import Maintenance
 from storage.verify.run import verify
 from tests.support.in_memory_job import InMemoryJob
 from txlake import Consumer
+from txlake._compare_and_set import delete_stale_files
 from txlake._consumer_offsets import ConsumerOffsets
 
 LONG_AGO = 1_000_000_000
@@ -80,7 +81,7 @@ def test_a_consumers_compaction_deletes_nothing_behind_a_link(lake: Lake) -> Non
 
     offsets = ConsumerOffsets(str(folder))
     offsets.newest()
-    offsets._delete_stale()
+    delete_stale_files(offsets._files.table, str(folder), full=True)
 
     assert files_below(half) == before
     assert not stray.exists()
