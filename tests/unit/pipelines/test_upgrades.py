@@ -10,6 +10,7 @@ import pytest
 from checker.frames import RULE_VERSION
 from pipelines.epoch.recover import adopt_rule_version
 from pipelines.errors import StartError
+from storage.lake.epoch_log import write_plan
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
 from storage.lake.progress import read_progress
@@ -47,5 +48,5 @@ def begun(path: Path, *, writes: bool) -> Lake:
         job.run(commit=False)
     else:
         job.epoch += 1
-        job._log.plan(job._plan(True, 0))
+        write_plan(job.lake, job._progress, job._plan(True, 0))
     return Lake(str(path))
