@@ -62,7 +62,7 @@ unit:
 	@$(RUN_TESTS) tests/unit -m "not soak" --quick $(PYTEST)
 
 soak: setup $(VENV)/.release $(VENV)/.store ## Run what only repeats and measures: the long run
-	@$(RUN_TESTS) -m soak --durations 0 --durations-min 1 $(PYTEST)
+	@$(RUN_TESTS) -m soak -o faulthandler_timeout=0 --durations 0 --durations-min 1 $(PYTEST)
 
 # BENCH takes its options, as in: make bench BENCH="--size small --figures drain,backlog"
 bench: setup ## Measure everything and write docs/benchmarks (does the set-up first)
