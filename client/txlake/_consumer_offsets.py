@@ -10,7 +10,7 @@ consumer has lost its offsets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -82,10 +82,6 @@ def held_until(
     if row.session_timeout_ms is not None:
         session_timeout_ms = row.session_timeout_ms
     return lives_at + timedelta(milliseconds=session_timeout_ms)
-
-
-# Returns the rows to append, given the newest rows and the time; raises the error that forbids it.
-Decide = Callable[[Mapping[Key, Commit], datetime], Iterable[Commit]]
 
 
 class ConsumerOffsets(CompareAndSetTable[Key, Commit]):
