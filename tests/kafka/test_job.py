@@ -11,6 +11,7 @@ from pipelines.local_broker.broker import Broker
 from storage.schemas import PUT
 from tests.support.job import Job, running, settings_for
 from tests.support.kafka_writer import KafkaWriter
+from tests.support.raw_record import write_raw_record
 from txlake.protocol import (
     CHECK_MAX_TOPIC,
     COMMIT,
@@ -61,6 +62,34 @@ def test_committed_messages_land_once_in_queue_order_and_rolled_back_ones_do_not
         assert {dict(row["properties"])["colour"] for row in messages} == {"red"}
         assert {row["keys"] for row in messages} == {f"k{n}" for n in range(10) if n != 3}
         assert outcomes(job)[(1, 1)] == ("ROLLED_BACK", "operation")
+
+
+def test_headers_whose_names_are_no_text_keep_their_values_and_stop_nothing(
+    broker: Broker, tmp_path: Path, unique: Unique
+) -> None:
+    settings = settings_for(broker, tmp_path / "lake", unique("names"))
+    headers = [
+        (b"TRAN_MSG", b"true"),
+        (b"PGROUP", b"g"),
+        (b"REAL_TOPIC", b"orders"),
+        (b"caf\xe9", b"2"),
+        (b"colour", b"red"),
+    ]
+    with running(settings) as job:
+        for number in range(20):
+            name = (b"UNIQ_KEY", b"tx%d" % number)
+            write_raw_record(
+                broker.bootstrap_servers, settings.kafka.half_topic, 0, b"body", [*headers, name]
+            )
+
+        wire = KafkaWriter(settings)
+        for number in range(20):
+            wire.end(COMMIT, number, ids=[f"tx{number}"])
+        job.wait_for(lambda: len(job.messages("orders")) == 20, "twenty messages")
+
+        for row in job.messages("orders"):
+            assert row["properties"] == [("\ufffd", "2"), ("colour", "red")]
+            assert row["raw_headers"] is None  # all are in columns
 
 
 def test_a_record_that_cannot_be_read_is_a_row_with_its_reason_and_raw_bytes(
