@@ -17,7 +17,6 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from pipelines.jvm.jars import class_path
-from pipelines.jvm.java import java_binary
 from pipelines.local_broker.broker import Broker
 from pipelines.publish.errors import FencedError, PublishError, RefusedRecordError
 from pipelines.publish.process import PublisherProcess
@@ -27,6 +26,7 @@ from pipelines.publish.status import read_publishers
 from pipelines.publish.transactions import Transactions
 from tests.support.job import wait_until
 from tests.support.operator import said as output_of
+from tests.support.optional import java_with_compiler
 from tests.support.publishers import (
     AFTER,
     BEFORE,
@@ -445,10 +445,7 @@ public class Consumes {
 def test_the_java_consumer_in_the_docs_reads_each_message_once_where_one_was_aborted(
     make: Make, tmp_path: Path
 ) -> None:
-    java = java_binary()
-    modules = subprocess.run([java, "--list-modules"], capture_output=True, text=True, check=True)
-    if "jdk.compiler" not in modules.stdout:
-        pytest.skip("this Java has no compiler: the example in Java is not run")
+    java = java_with_compiler()
 
     lake = make(transaction_messages_max=3)
     lake.send(*orders(9, real_queue_id=1))

@@ -20,6 +20,7 @@ from pipelines.settings import load
 from release.wheels import job_requirements
 from tests.support.commands import require_command
 from tests.support.operator import said
+from tests.support.optional import require
 
 DEPLOY = Path(__file__).parents[2] / "conf" / "deploy"
 UNIT = (DEPLOY / "txlake.service").read_text("utf-8")
@@ -63,8 +64,8 @@ def test_the_unit_starts_the_product_and_waits_for_its_stop() -> None:
 
 def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
     program = shutil.which("systemd-analyze")
-    if program is None:
-        pytest.skip("no systemd-analyze on PATH (Debian: systemd): the unit is not tried")
+    require(program is not None, "no systemd-analyze (Debian: systemd): the unit is not tried")
+    assert program is not None
 
     unit = tmp_path / "txlake.service"
     unit.write_text(UNIT.replace("/opt/txlake/bin/txlake", "/bin/true"), "utf-8")

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 import uvicorn
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -23,6 +22,7 @@ from pipelines.console.app import console_app
 from pipelines.console.context import ConsoleContext
 from pipelines.console.urls import PAGES
 from tests.support.notebook_lake import EPOCHS, START_AT, STEP_MS
+from tests.support.optional import require
 
 # A minute after the shop's last epoch.
 NOW_NS = (START_AT + (EPOCHS - 1) * STEP_MS + 60_000) * 1_000_000
@@ -57,12 +57,8 @@ _COLOURS = 128
 def chromium_path() -> str:
     """Returns the path of Chromium; without it skips a module, in one line, or fails under CI."""
     found = next(filter(None, map(shutil.which, NAMES)), None)
-    if found is None and not os.environ.get("TXLAKE_CI"):
-        pytest.skip(
-            "no Chromium is installed: the console is not looked at in a browser",
-            allow_module_level=True,
-        )
-    assert found is not None, "CI needs Debian's package chromium"
+    require(found is not None, "no Chromium (Debian: chromium): the console is not looked at")
+    assert found is not None
     return found
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
+from tests.support.optional import require
 
 DEBIAN = Path("/usr/lib/postgresql")
 
@@ -37,9 +37,8 @@ def postgres() -> Iterator[str]:
     Without PostgreSQL on this machine the test is skipped in one line; under CI it fails.
     """
     programs = _programs()
-    if programs is None and not os.environ.get("TXLAKE_CI"):
-        pytest.skip("no PostgreSQL (Debian: postgresql): its guard is not tried")
-    assert programs is not None, "no PostgreSQL: .ci/run fetches it"
+    require(programs is not None, "no PostgreSQL (Debian: postgresql): its guard is not tried")
+    assert programs is not None
 
     user = _user()
     folder = Path(tempfile.mkdtemp(prefix="txlake-postgres-"))

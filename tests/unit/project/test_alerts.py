@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
 from itertools import combinations
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from pipelines.console.urls import PAGES
 from pipelines.health import problems
@@ -21,6 +18,7 @@ from pipelines.publish.progress import Stop
 from pipelines.publish.status import PublisherStatus
 from tests.support.history import SILENT, History
 from tests.support.metrics_client import ReportedHistory, reporter_of
+from tests.support.optional import require
 from tests.support.problem_pages import CAUSED_BY, MADE, alert_name
 from txlake.protocol import COMMIT, ROLLBACK, UNKNOWN
 
@@ -68,10 +66,9 @@ def scraped_names() -> set[str]:
 def promtool(*arguments: object) -> None:
     """Run promtool, or skip; in CI it has to be there."""
     found = shutil.which("promtool")
-    if found is None and not os.environ.get("TXLAKE_CI"):
-        pytest.skip("no promtool on PATH (Debian: prometheus): alert rules are not tried")
-    assert found is not None, "no promtool on PATH: .ci/run fetches it"
-    ran = subprocess.run([found, *map(str, arguments)], capture_output=True, text=True, check=False)
+    require(found is not None, "no promtool (Debian: prometheus): alert rules are not tried")
+    command = [str(found), *map(str, arguments)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 

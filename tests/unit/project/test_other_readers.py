@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -12,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.jvm.jars import JarError, class_path
-from pipelines.jvm.java import java_binary
+from pipelines.jvm.jars import class_path
 from storage.lake.lake import Lake
+from tests.support.optional import java_with_compiler, require
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "readers.md").read_text("utf-8")
@@ -54,8 +53,7 @@ def test_duckdb_reads_a_topic_by_arrow(sound_lake: Path, places: list[tuple[int,
 
 
 def test_duckdbs_own_reader_reads_a_topic(sound_lake: Path, places: list[tuple[int, int]]) -> None:
-    if not READERS.exists() and not os.environ.get("TXLAKE_CI"):
-        pytest.skip("no duckdb-ext-delta (make .venv/.readers): DuckDB's own reader is not tried")
+    require(READERS.exists(), "no duckdb-ext-delta (make .venv/.readers): its reader is not tried")
     (function,) = [block for block in BLOCKS if "import duckdb_ext" in block]
     program = (
         "import duckdb, json, sys\nduckdb.execute('SET enable_progress_bar = false')\n"
@@ -73,14 +71,8 @@ def test_duckdbs_own_reader_reads_a_topic(sound_lake: Path, places: list[tuple[i
 def test_delta_kernel_in_java_reads_a_topic(
     sound_lake: Path, places: list[tuple[int, int]], tmp_path: Path
 ) -> None:
-    java = java_binary()
-    modules = subprocess.run([java, "--list-modules"], capture_output=True, text=True, check=True)
-    if "jdk.compiler" not in modules.stdout and not os.environ.get("TXLAKE_CI"):
-        pytest.skip("this Java has no compiler: the program of docs/readers.md is not tried")
-    try:
-        jars = class_path(["spark"])
-    except JarError as error:
-        pytest.skip(f"no jars: {error}")
+    java = java_with_compiler()
+    jars = class_path(["spark"])
 
     (program,) = re.findall(r"^```java\n(.*?)^```", PAGE, re.M | re.S)
     source = tmp_path / "ReadTopic.java"

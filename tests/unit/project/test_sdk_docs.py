@@ -13,6 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 import txlake
@@ -159,7 +160,6 @@ def test_a_service_that_is_stopped_gives_its_queues_back(
 
 
 def test_a_check_waits_for_the_local_transaction_that_postgresql_still_runs() -> None:
-    psycopg = pytest.importorskip("psycopg")
     namespace: dict[str, Any] = {}
     exec(example("import psycopg"), namespace)  # noqa: S102
 
@@ -201,8 +201,6 @@ def test_a_check_waits_for_the_local_transaction_that_postgresql_still_runs() ->
 
 def waits_for_a_lock(dsn: str) -> bool:
     """Return whether a connection of this server waits for a lock."""
-    import psycopg
-
     with psycopg.connect(dsn) as db:
         query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
         (number,) = db.execute(query).fetchone() or (0,)
