@@ -15,13 +15,13 @@ import pyarrow.compute as pc
 
 from pipelines.publish.errors import PublishError
 from pipelines.publish.records import COLUMNS as RECORD_COLUMNS
+from txlake._committed import NAMED_EPOCHS_MAX
 from txlake._delta_files import DeltaFiles, translating_errors
 from txlake._lake import Lake, Topic
 from txlake._topic_reader import TopicReader
 from txlake.errors import LakeError, OffsetGapError
 
 Queue = tuple[str, int]
-_NAMED_EPOCHS_MAX: Final = 500  # the most epochs between two rows that name all queues
 AHEAD_BYTES: Final = 16 << 20  # of all topics, as files have them
 _COLUMNS: Final = (*RECORD_COLUMNS, "epoch")
 
@@ -80,7 +80,7 @@ class CommittedEpochs:
         newest = max(
             (file.max_values["epoch"] or 0 for file in self._files.files.values()), default=0
         )
-        rows = self._rows_since(newest - _NAMED_EPOCHS_MAX - 1)
+        rows = self._rows_since(newest - NAMED_EPOCHS_MAX - 1)
 
         naming = [
             index for index, row in enumerate(rows) if "snapshot" in dict(row["counts"] or ())
