@@ -24,7 +24,7 @@ _HOW = (
 QUIET, BUSY = "latency at 1,000 tx/s", "latency at 70 % of sustained"
 _BUSY_SHARE = 0.7
 # p50 and p99, must and aim. Units: s.
-_WANTED = {QUIET: ((1.2, 0.7), (2.5, 1.5)), BUSY: ((2.5, 1.5), (6.0, 3.0))}
+_WANTED = {QUIET: ((0.5, 0.35), (0.9, 0.6)), BUSY: ((2.5, 1.5), (6.0, 3.0))}
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from pipelines.local_broker.broker import Broker
 from storage.errors import LakeLockedError
 from storage.files.location import lake_location
 from storage.lake.lock import LakeLock
-from tests.support.class_archive import QUICK_JAVA, archive_options
+from tests.support.class_archive import quick_java
 from tests.support.job import Job, settings_for
 from tests.support.kafka_writer import KafkaWriter
 from tests.support.wait import DEADLINE_S, wait_until
@@ -63,7 +63,7 @@ def lock_is_free(lake: str) -> bool:
 @contextmanager
 def process(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    environment["JAVA_TOOL_OPTIONS"] = f"{archive_options()}{QUICK_JAVA}"
+    environment |= quick_java()
     with log.open("wb") as output:
         started = subprocess.Popen(
             command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, env=environment

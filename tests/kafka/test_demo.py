@@ -22,7 +22,7 @@ from examples.demo_agreement import disagreements
 from examples.demo_folders import Folders
 from examples.demo_sources import Sources
 from examples.order_service import FEW_LAMPS
-from tests.support.class_archive import QUICK_JAVA
+from tests.support.class_archive import quick_java
 from tests.support.notebook_runs import PATHS, run, together
 
 ROOT = Path(__file__).parent.parent.parent
@@ -38,8 +38,7 @@ def demo(lake: Path, temp: Path) -> Iterator[subprocess.Popen[str]]:
     command = [
         sys.executable, "-m", "examples.demo", "--lake", str(lake), "--orders", str(ORDERS),
     ]  # fmt: skip
-    quick = {"JAVA_TOOL_OPTIONS": QUICK_JAVA}
-    environment = {**os.environ, **quick, "TMPDIR": str(temp), "COLUMNS": "80"}
+    environment = {**os.environ, **quick_java(), "TMPDIR": str(temp), "COLUMNS": "80"}
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True,

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from pipelines.cli.main import main
 from pipelines.jvm.java import java_home
+from tests.support.class_archive import quick_java
 from tests.support.sound_lake import sound_rows
 
 # Knows nothing of txlake: delta-spark alone.
@@ -42,7 +43,7 @@ def test_a_session_of_ones_own_reads_a_lake_with_the_printed_class_path(tmp_path
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM, class_path, str(tmp_path / "lake" / "outcomes")],
-        cwd=tmp_path, env={**environment, "JAVA_HOME": str(java_home())},
+        cwd=tmp_path, env={**environment, **quick_java(), "JAVA_HOME": str(java_home())},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr

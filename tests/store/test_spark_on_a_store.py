@@ -6,6 +6,7 @@ Hadoop's S3A is an optional set of jars, which a JVM has from its start on: so i
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from pipelines.local_store.store import Store
 from pipelines.replay import rebuild
 from storage.files.location import LakeLocation, lake_location
 from storage.lake.lake import Lake
+from tests.support.class_archive import quick_java
 from tests.support.sound_lake import sound_rows
 from tests.support.store import make_bucket, need
 
@@ -76,7 +78,7 @@ def test_spark_reads_a_lake_in_a_store_and_shows_no_secret(store: Store, tmp_pat
     }  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", _READER], cwd=tmp_path, input=json.dumps(asked), text=True,
-        capture_output=True, timeout=400,
+        env={**os.environ, **quick_java()}, capture_output=True, timeout=400,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-5_000:]
     told = json.loads(done.stdout.splitlines()[-1])

@@ -54,6 +54,11 @@ def archive_options() -> str:
     return f"-XX:SharedArchiveFile={path} {_QUIET} " if path is not None and path.is_file() else ""
 
 
+def quick_java() -> dict[str, str]:
+    """Returns the environment in which the JVMs of a process that a test starts are quick."""
+    return {"JAVA_TOOL_OPTIONS": f"{archive_options()}{QUICK_JAVA}"}
+
+
 def make_servers_quick() -> None:
     """Lets this process start its brokers and stores with the quick compiler and an archive.
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import nbformat
 
+from tests.support.class_archive import quick_java
+
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = ROOT / "notebooks"
 PATHS = sorted(NOTEBOOKS.glob("*.ipynb"))
@@ -63,7 +65,7 @@ def run(notebook: Any, **environment: str) -> list[Shown]:
         notebook, timeout=CELL_S, kernel_name="python3", allow_errors=True,
         resources={"metadata": {"path": str(NOTEBOOKS)}},
     )  # fmt: skip
-    client.execute(env={**os.environ, **environment})
+    client.execute(env={**os.environ, **quick_java(), **environment})
     return [
         _shown(number, output)
         for number, cell in enumerate(notebook.cells)

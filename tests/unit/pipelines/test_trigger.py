@@ -54,6 +54,60 @@ def test_the_next_batch_follows_by_the_budget(
     assert pace.wait_s(has_records=has_records) == pytest.approx(wait_s)
 
 
+def _run_batches(
+    machine: Machine, trigger: Trigger, batches: list[tuple[float, float]]
+) -> list[float]:
+    """Run batches that use so much processor time and take so long. Output: from begin to begin."""
+    intervals_s = []
+    for used_s, took_s in batches:
+        pace = trigger.batch_started()
+        machine.now_s += took_s
+        machine.used_s += used_s
+        wait_s = pace.wait_s(has_records=True)
+        machine.now_s += wait_s
+        intervals_s.append(took_s + wait_s)
+    return intervals_s
+
+
+USUAL = (0.16, 0.1)  # 0.2 s of 0.8 cores
+
+
+def test_what_one_batch_uses_is_shared_by_sixteen() -> None:
+    machine = Machine()
+    batches = [USUAL] * 20 + [(0.48, 0.1)] + [USUAL] * 20
+    intervals_s = _run_batches(machine, machine.trigger(1.0, 0.8), batches)
+
+    assert intervals_s[:20] == pytest.approx([0.2] * 20)
+    assert intervals_s[20:36] == pytest.approx([0.225] * 16), "0.32 s of 0.8 cores, in 16 parts"
+    assert intervals_s[36:] == pytest.approx([0.2] * 5)
+
+
+def test_a_batch_that_took_longer_than_its_budget_is_made_up_for() -> None:
+    machine = Machine()
+    batches = [USUAL] * 20 + [(0.16, 0.35)] + [USUAL] * 3
+    intervals_s = _run_batches(machine, machine.trigger(1.0, 0.8), batches)
+
+    assert intervals_s[20:] == pytest.approx([0.35, 0.1, 0.15, 0.2]), "as long as five usual ones"
+    assert sum(intervals_s[20:]) == pytest.approx(4 * 0.2)
+
+
+def test_not_more_than_the_longest_wait_is_made_up_for() -> None:
+    machine = Machine()
+    batches = [USUAL, (0.16, 60.0)] + [USUAL] * 20
+    intervals_s = _run_batches(machine, machine.trigger(1.0, 0.8), batches)
+
+    assert intervals_s[2:] == pytest.approx([0.1] * 10 + [0.2] * 10)
+
+
+def test_a_batch_that_used_very_much_does_not_hold_back_those_after_it() -> None:
+    """The first batch of a start: it counts for what its own longest wait pays for."""
+    machine = Machine()
+    batches = [USUAL] * 20 + [(9.0, 0.1), USUAL]
+    intervals_s = _run_batches(machine, machine.trigger(1.0, 0.8), batches)
+
+    assert intervals_s[20:] == pytest.approx([0.25, 0.25])
+
+
 def test_what_an_epoch_uses_after_its_batch_counts_for_the_next() -> None:
     """An epoch is finished while the next batch is read: on average the budget is kept."""
     machine = Machine()
@@ -62,10 +116,11 @@ def test_what_an_epoch_uses_after_its_batch_counts_for_the_next() -> None:
     first = trigger.batch_started()
     machine.now_s += 0.2
     assert first.wait_s(has_records=True) == 0.0
+    machine.used_s += 0.16
     second = trigger.batch_started()
     machine.now_s += 0.1
     machine.used_s += 0.24
-    assert second.wait_s(has_records=True) == pytest.approx(0.2)
+    assert second.wait_s(has_records=True) == pytest.approx(0.15), "0.2 s each, by 0.8 cores"
 
 
 def test_the_longest_wait_counts_from_the_beginning_of_a_batch() -> None:
