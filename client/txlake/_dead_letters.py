@@ -7,7 +7,9 @@ a message that died twice the newest holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from operator import or_
 from typing import Any, Final
 
 import pyarrow as pa
@@ -20,7 +22,7 @@ from txlake._delta_files import DeltaFiles, translating_errors
 from txlake._delta_log import LAKE_ID_PROPERTY
 from txlake._disk import require_room
 from txlake._paths import is_in_store
-from txlake._retries import ATTEMPTS, Retry
+from txlake._retries import ATTEMPTS, Key, Retry
 
 TABLE: Final = "consumer_dead_letters"
 
@@ -55,6 +57,7 @@ SCHEMA = pa.schema(
         ("dead_at", _INSTANT),
     ]
 )
+_KEY: Final = ("consumer_group", "topic", "queue_id", "queue_offset")
 _FILES_MAX = 50
 _COMPACTED_BYTES = 64 << 20
 # As of the topics' tables: readers of an older version end within it.
@@ -104,14 +107,26 @@ class DeadLetters:
             write_deltalake(self._files.table, table, mode="append")
             self._compact()
 
-    def read(self, retry: Retry) -> pa.Table:
-        """Returns the newest row of one message; no row if it was never dead."""
-        return self.read_where(
-            (pc.field("consumer_group") == retry.consumer_group)
-            & (pc.field("topic") == retry.topic)
-            & (pc.field("queue_id") == retry.queue_id)
-            & (pc.field("queue_offset") == retry.queue_offset)
-        ).slice(0, 1)
+    def read(self, retries: Sequence[Retry]) -> dict[Key, pa.Table]:
+        """Returns the newest row of each message that was ever dead."""
+        is_wanted = reduce(
+            or_,
+            (
+                (pc.field("consumer_group") == retry.consumer_group)
+                & (pc.field("topic") == retry.topic)
+                & (pc.field("queue_id") == retry.queue_id)
+                & (pc.field("queue_offset") == retry.queue_offset)
+                for retry in retries
+            ),
+            pc.scalar(False),
+        )
+        rows = self.read_where(is_wanted)
+        keys = zip(*(rows[name].to_pylist() for name in _KEY), strict=True)
+
+        newest: dict[Key, pa.Table] = {}
+        for index, key in enumerate(keys):  # the latest first
+            newest.setdefault(key, rows.slice(index, 1))
+        return newest
 
     def read_where(self, where: pc.Expression, columns: list[str] | None = None) -> pa.Table:
         """Returns rows, the latest first."""

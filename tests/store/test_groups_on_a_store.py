@@ -122,5 +122,8 @@ def test_what_is_refused_comes_again_and_is_dead_at_last_though_answers_are_lost
     for head in heads:
         assert [times for place, times in seen if place == head] == [0, 1]
     letters = DeadLetters(f"{bucket.uri}/lake/consumer_dead_letters", bucket.options)
-    for row in retries.newest().values():
-        assert letters.read(row)["topic"].to_pylist() == [TOPIC]
+    dead_rows = list(retries.newest().values())
+    read = letters.read(dead_rows)
+    assert {key: rows["topic"].to_pylist() for key, rows in read.items()} == {
+        row.key: [TOPIC] for row in dead_rows
+    }
