@@ -2,12 +2,14 @@
 
 A message stands here beside its row in `consumer_retries`, which says whether it is still dead. So
 it can be looked at, and come again, when its topic does not have it any more. Rows are appended; of
-a message that died twice the newest holds.
+a message that died twice the newest holds. The job's maintenance deletes old ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timezone
 from functools import reduce
 from operator import or_
 from typing import Any, Final
@@ -15,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from txlake._compare_and_set import delete_stale_files
 from txlake._delta_files import DeltaFiles, translating_errors
@@ -23,6 +25,7 @@ from txlake._delta_log import LAKE_ID_PROPERTY
 from txlake._disk import require_room
 from txlake._paths import is_in_store
 from txlake._retries import ATTEMPTS, Key, Retry
+from txlake.protocol import GROUP_PATTERN, matches
 
 TABLE: Final = "consumer_dead_letters"
 
@@ -141,6 +144,34 @@ class DeadLetters:
         if not self._files.exists:
             return SCHEMA.empty_table().select(columns or SCHEMA.names)
         return self._files.retry_stale(read)
+
+    def delete(self, until: Mapping[str, datetime]) -> int:
+        """Deletes rows of messages that died before an instant. Output: how many.
+
+        Where a consumer merges the files meanwhile, the rest stays: it can be tried again.
+        Input: the instant of each group. Errors: LakeError.
+        """
+        self._files.refresh()
+        if not self._files.exists:
+            return 0
+
+        deleted = 0
+        with translating_errors(self._uri), suppress(CommitFailedError):
+            for group, at in until.items():
+                assert matches(GROUP_PATTERN, group)  # it holds no quote
+                text = at.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+                metrics = self._files.table.delete(
+                    f"consumer_group = '{group}' AND dead_at < '{text}'"
+                )
+                deleted += metrics.get("num_deleted_rows", 0)
+        return deleted
+
+    def delete_stale_files(self) -> None:
+        """Deletes files that were replaced longer ago than their retention."""
+        self._files.refresh()
+        if self._files.exists:
+            with translating_errors(self._uri):
+                delete_stale_files(self._files.table, self._uri, full=False)
 
     def _open(self) -> None:
         self._files.refresh()

@@ -219,7 +219,7 @@ class PushRun:
         while free > 0 and self._due:
             place = next(iter(self._due))
             row, message = self._due.pop(place)
-            # Meanwhile its queue can be gone, or an operator has written its row.
+            # Meanwhile its queue can be gone, or an operator has dropped it.
             if self._retries.row(*place) != row or not self._is_retried_here(row):
                 continue
 
@@ -229,7 +229,7 @@ class PushRun:
             free -= 1
 
     def _look_for_retries(self) -> None:
-        """Looks now and then for what an operator has resumed."""
+        """Looks now and then for what an operator has resumed or dropped."""
         now = time.monotonic()
         if now < self._retry_look_at:
             return
