@@ -5,13 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from pipelines.health.consumer_retries import count_refused, read_dropped, read_refused
 from pipelines.job.maintenance import MaintenanceScheduler
@@ -168,6 +169,22 @@ def test_what_neither_its_topic_nor_the_dead_letters_have_is_given_up_again(
         (0, 1), "its topic does not keep it any more"
     )
     assert len([text for text in caplog.messages if "it is given up" in text]) == 2
+
+
+def test_a_table_of_an_older_sdk_gets_the_columns_that_it_lacks(job: InMemoryJob) -> None:
+    path = job.lake.table_path("consumer_retries")
+    rows = DeltaTable(path).to_pyarrow_table().drop_columns(["actor", "reason"])
+    shutil.rmtree(path)
+    write_deltalake(path, rows)
+
+    lake = Lake(job.lake.path)
+    assert read_dropped(lake, None, None) == []
+    dead = find_dead(lake, "points", None, None, None)
+    assert [row["queue_offset"] for row in dead] == [0, 1, 2, 3]
+    assert write_drop(lake, dead[:1], "ada", "ticket 4711") == 1
+    (row,) = read_dropped(Lake(job.lake.path), None, None)
+    assert (row["queue_offset"], row["actor"], row["reason"]) == (0, "ada", "ticket 4711")
+    assert counts(job.lake.path) == {"points": (3, 0)}
 
 
 def test_without_a_limit_nothing_goes(job: InMemoryJob) -> None:
