@@ -2,25 +2,30 @@
 
 A message stands here beside its row in `consumer_retries`, which says whether it is still dead. So
 it can be looked at, and come again, when its topic does not have it any more. Rows are appended; of
-a message that died twice the newest holds.
+a message that died twice the newest holds. The job's maintenance deletes old ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timezone
+from functools import reduce
+from operator import or_
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from txlake._compare_and_set import delete_stale_files
 from txlake._delta_files import DeltaFiles, translating_errors
 from txlake._delta_log import LAKE_ID_PROPERTY
 from txlake._disk import require_room
 from txlake._paths import is_in_store
-from txlake._retries import ATTEMPTS, Retry
+from txlake._retries import ATTEMPTS, Key, Retry
+from txlake.protocol import GROUP_PATTERN, matches
 
 TABLE: Final = "consumer_dead_letters"
 
@@ -55,6 +60,7 @@ SCHEMA = pa.schema(
         ("dead_at", _INSTANT),
     ]
 )
+_KEY: Final = ("consumer_group", "topic", "queue_id", "queue_offset")
 _FILES_MAX = 50
 _COMPACTED_BYTES = 64 << 20
 # As of the topics' tables: readers of an older version end within it.
@@ -104,14 +110,26 @@ class DeadLetters:
             write_deltalake(self._files.table, table, mode="append")
             self._compact()
 
-    def read(self, retry: Retry) -> pa.Table:
-        """Returns the newest row of one message; no row if it was never dead."""
-        return self.read_where(
-            (pc.field("consumer_group") == retry.consumer_group)
-            & (pc.field("topic") == retry.topic)
-            & (pc.field("queue_id") == retry.queue_id)
-            & (pc.field("queue_offset") == retry.queue_offset)
-        ).slice(0, 1)
+    def read(self, retries: Sequence[Retry]) -> dict[Key, pa.Table]:
+        """Returns the newest row of each message that was ever dead."""
+        is_wanted = reduce(
+            or_,
+            (
+                (pc.field("consumer_group") == retry.consumer_group)
+                & (pc.field("topic") == retry.topic)
+                & (pc.field("queue_id") == retry.queue_id)
+                & (pc.field("queue_offset") == retry.queue_offset)
+                for retry in retries
+            ),
+            pc.scalar(False),
+        )
+        rows = self.read_where(is_wanted)
+        keys = zip(*(rows[name].to_pylist() for name in _KEY), strict=True)
+
+        newest: dict[Key, pa.Table] = {}
+        for index, key in enumerate(keys):  # the latest first
+            newest.setdefault(key, rows.slice(index, 1))
+        return newest
 
     def read_where(self, where: pc.Expression, columns: list[str] | None = None) -> pa.Table:
         """Returns rows, the latest first."""
@@ -126,6 +144,34 @@ class DeadLetters:
         if not self._files.exists:
             return SCHEMA.empty_table().select(columns or SCHEMA.names)
         return self._files.retry_stale(read)
+
+    def delete(self, until: Mapping[str, datetime]) -> int:
+        """Deletes rows of messages that died before an instant. Output: how many.
+
+        Where a consumer merges the files meanwhile, the rest stays: it can be tried again.
+        Input: the instant of each group. Errors: LakeError.
+        """
+        self._files.refresh()
+        if not self._files.exists:
+            return 0
+
+        deleted = 0
+        with translating_errors(self._uri), suppress(CommitFailedError):
+            for group, at in until.items():
+                assert matches(GROUP_PATTERN, group)  # it holds no quote
+                text = at.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+                metrics = self._files.table.delete(
+                    f"consumer_group = '{group}' AND dead_at < '{text}'"
+                )
+                deleted += metrics.get("num_deleted_rows", 0)
+        return deleted
+
+    def delete_stale_files(self) -> None:
+        """Deletes files that were replaced longer ago than their retention."""
+        self._files.refresh()
+        if self._files.exists:
+            with translating_errors(self._uri):
+                delete_stale_files(self._files.table, self._uri, full=False)
 
     def _open(self) -> None:
         self._files.refresh()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from datetime import datetime, timezone
 
@@ -25,8 +25,9 @@ from txlake._dead_letters import DeadLetters
 from txlake._group_queues import GroupQueues
 from txlake._lanes import Lane, ListenerThreads, Outcome, PushOptions, Retried
 from txlake._listener_call import Listener
+from txlake._queues import Place
 from txlake._retries import DEAD, Attempt, GroupRetries, Retry, RetryPolicy
-from txlake.errors import OffsetOutOfRangeError, StoreAwayError, TxlakeError
+from txlake.errors import StoreAwayError, TxlakeError
 
 log = logging.getLogger("txlake.consumer")
 
@@ -34,6 +35,7 @@ _REFUSED_SETTLE_S = 0.2  # a refusal is written down so soon, even if commits ar
 _RETRY_LOOK_S = 0.5  # between two looks for what an operator has resumed
 _STORE_RETRY_LOOK_S = 5.0
 _RETRY_AGAIN_S = 10.0  # between two looks at all that wait, whatever was passed over
+_RETRIES_READ = 64  # that are due and read together
 _AWAY_PAUSE_S = 1.0
 _JOIN_S = 0.05
 
@@ -58,7 +60,8 @@ class PushRun:
         self._is_stopped = is_stopped
 
         self._lanes: dict[Queue, Lane] = {}
-        self._retrying: dict[tuple[Queue, int], Retried] = {}
+        self._due: dict[Place, tuple[Retry, ConsumedMessage]] = {}  # read, and not handed out
+        self._retrying: dict[Place, Retried] = {}
         self._unsettled: list[Outcome] = []
         self._settle_at = time.monotonic() + options.commit_interval_s
         self._retry_look_at = 0.0
@@ -207,57 +210,94 @@ class PushRun:
 
     def _hand_out_retries(self) -> None:
         """Gives the threads messages whose time has come again, a few at a time."""
-        now = time.monotonic()
-        if now >= self._retry_look_at:
-            is_slow = self._queues.is_in_store
-            self._retry_look_at = now + (_STORE_RETRY_LOOK_S if is_slow else _RETRY_LOOK_S)
-            if now >= self._retry_again_at:
-                self._retry_again_at = now + _RETRY_AGAIN_S
-                self._retries.look_again()
-            else:
-                self._retries.refresh()
+        self._look_for_retries()
 
         free = 2 * self._options.threads - len(self._retrying)
-        for row in self._retries.due(self._is_retried_here, free) if free > 0 else ():
-            message = self._read(row)
-            if message is not None:
-                retried = Retried(message._replace(reconsume_times=row.retries))
-                self._retrying[row.queue, row.queue_offset] = retried
-                self._threads.put(retried)
+        if free > 0 and not self._due:
+            self._read_due()
+
+        while free > 0 and self._due:
+            place = next(iter(self._due))
+            row, message = self._due.pop(place)
+            # Meanwhile its queue can be gone, or an operator has dropped it.
+            if self._retries.row(*place) != row or not self._is_retried_here(row):
+                continue
+
+            retried = Retried(message._replace(reconsume_times=row.retries))
+            self._retrying[place] = retried
+            self._threads.put(retried)
+            free -= 1
+
+    def _look_for_retries(self) -> None:
+        """Looks now and then for what an operator has resumed or dropped."""
+        now = time.monotonic()
+        if now < self._retry_look_at:
+            return
+
+        self._retry_look_at = now + (
+            _STORE_RETRY_LOOK_S if self._queues.is_in_store else _RETRY_LOOK_S
+        )
+        if now >= self._retry_again_at:
+            self._retry_again_at = now + _RETRY_AGAIN_S
+            self._retries.look_again()
+        else:
+            self._retries.refresh()
+
+    def _read_due(self) -> None:
+        """Reads the messages whose time has come again: one read for all of a topic.
+
+        What a topic does not keep any more comes from the dead letters. What is behind a queue's
+        end, in a lake that was put back, is looked for again later.
+        """
+        due = self._retries.due(self._is_retried_here, _RETRIES_READ)
+        if not due:
+            return
+
+        rows_by_place = {(row.queue, row.queue_offset): row for row in due}
+        read, deleted = self._queues.buffers.read_places(rows_by_place)
+        messages = [
+            message for (topic, _), rows in read.items() for message in to_messages(topic, rows)
+        ]
+
+        if deleted:
+            gone = [rows_by_place[place] for place in deleted]
+            letters = self._dead_letters.read(gone)
+            for row in gone:
+                if row.key in letters:
+                    messages += to_messages(row.topic, letters[row.key])
+            self._give_up([row for row in gone if row.key not in letters])
+
+        places = {((each.topic, each.queue_id), each.queue_offset): each for each in messages}
+        self._due = {
+            place: (row, places[place]) for place, row in rows_by_place.items() if place in places
+        }
 
     def _is_retried_here(self, row: Retry) -> bool:
         """Returns whether a message comes again beside its queue, by this consumer."""
         lane = self._lanes.get(row.queue)
-        if lane is None or lane.is_ending or (row.queue, row.queue_offset) in self._retrying:
+        place = row.queue, row.queue_offset
+        if lane is None or lane.is_ending or place in self._retrying or place in self._due:
             return False
         # What an ordered lane has just done can still stand among those that wait.
         return not self._options.is_ordered or row.queue_offset < lane.settled
 
-    def _read(self, row: Retry) -> ConsumedMessage | None:
-        """Returns a message that was refused, from its topic or from the dead letters."""
-        try:
-            rows = self._queues.buffers.read_from(row.queue, row.queue_offset, 1)
-        except OffsetOutOfRangeError:
-            rows = self._dead_letters.read(row)
+    def _give_up(self, rows: Sequence[Retry]) -> None:
+        """Writes that messages are dead which neither their topic nor the dead letters have."""
+        for row in rows:
+            log.warning(
+                "topic %s queue %d offset %d: its topic does not keep it any more, and it was to "
+                "come again: it is given up",
+                row.topic,
+                row.queue_id,
+                row.queue_offset,
+            )
 
-        if rows is None:  # behind the end: a lake that was put back; it is looked for again later
-            return None
-        if rows.num_rows:
-            return next(iter(to_messages(row.topic, rows)))
-
-        log.warning(
-            "topic %s queue %d offset %d: its topic does not keep it any more, and it was to come "
-            "again: it is given up",
-            row.topic,
-            row.queue_id,
-            row.queue_offset,
-        )
         reason = "its topic does not keep it any more"
-        gone = Attempt(
-            row.queue, row.queue_offset, row.retries, row.generation, reason, _now()
-        )  # fmt: skip
-        self._retries.write([gone], RetryPolicy((0,), 0))
-        return None
+        attempts = [
+            Attempt(row.queue, row.queue_offset, row.retries, row.generation, reason, _now())
+            for row in rows
+        ]
+        self._retries.write(attempts, RetryPolicy((0,), 0))
 
     def _is_time_to_settle(self) -> bool:
         now = time.monotonic()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ log = logging.getLogger("txlake.consumer")
 _FILTER_S = 0.2  # how long to read on at once while a filter lets nothing through
 
 Queue = tuple[str, int]
+Place = tuple[Queue, int]  # a queue and an offset
 
 
 @dataclass(slots=True)
@@ -268,22 +269,37 @@ class QueueBuffers:
         rows = None if buffer.rows is None else buffer.take(max_records)
         return rows, buffer.position
 
-    def read_from(self, queue: Queue, offset: int, rows_max: int) -> pa.Table | None:
-        """Returns rows of a queue from an offset on, whatever was read ahead; None behind its end.
+    def read_places(self, places: Iterable[Place]) -> tuple[dict[Queue, pa.Table], list[Place]]:
+        """Reads single messages, whatever was read ahead: those of a topic in one read.
 
-        Errors: OffsetOutOfRangeError if the message at that offset is deleted.
+        Output: the rows that are there, by queue, and the places whose messages are deleted. A
+        place behind the end of its queue is in neither.
+        Errors: OffsetGapError, LakeError.
         """
-        topic, queue_id = queue
-        reader = self._readers[topic]
-        self._refresh(topic, reader)  # one that was just opened knows no files yet
+        offsets: dict[str, dict[int, list[int]]] = {}
+        for (topic, queue_id), offset in sorted(places):
+            offsets.setdefault(topic, {}).setdefault(queue_id, []).append(offset)
 
-        rows = reader.read({queue_id: offset}, rows_max=rows_max).get(queue_id)
-        begin = reader.begins([queue_id])[queue_id]
-        if rows is None and offset < begin:
-            raise OffsetOutOfRangeError(
-                f"topic {topic} queue {queue_id}: position {offset}, the queue begins at {begin}"
-            )
-        return rows
+        rows: dict[Queue, pa.Table] = {}
+        deleted: list[Place] = []
+        for topic, by_queue in offsets.items():
+            reader = self._readers[topic]
+            self._refresh(topic, reader)  # one that was just opened knows no files yet
+
+            read = reader.read_offsets(by_queue)
+            rows |= {(topic, queue_id): read_rows for queue_id, read_rows in read.items()}
+
+            for queue_id, wanted in by_queue.items():
+                present = read[queue_id]["queue_offset"].to_pylist() if queue_id in read else []
+                missing = sorted(set(wanted).difference(present))
+                begin = reader.begins([queue_id])[queue_id] if missing else 0
+
+                deleted += [((topic, queue_id), offset) for offset in missing if offset < begin]
+                for offset in missing:
+                    if offset >= begin:
+                        reader.read({queue_id: offset}, rows_max=1)  # a gap is an error of it
+
+        return rows, deleted
 
     def _refresh(self, topic: str, reader: TopicReader) -> bool:
         is_new = reader.refresh()

@@ -20,7 +20,8 @@ from txlake._assignment import Queue
 from txlake._compare_and_set import CompareAndSetTable
 
 TABLE: Final = "consumer_retries"
-WAITING, DEAD, DONE = "waiting", "dead", "done"
+WAITING, DEAD, DONE, DROPPED = "waiting", "dead", "done", "dropped"
+_ENDED: Final = (DONE, DROPPED)  # a message that is refused after that begins anew
 
 _INSTANT = pa.timestamp("us", tz="UTC")
 ATTEMPTS = pa.list_(pa.struct([("attempted_at", _INSTANT), ("reason", pa.string())]))
@@ -36,6 +37,8 @@ SCHEMA = pa.schema(
         ("attempts", ATTEMPTS),
         ("generation", pa.int64()),
         ("committed_at", _INSTANT),
+        ("actor", pa.string()),
+        ("reason", pa.string()),
     ]
 )
 _REASON_MAX = 500  # characters
@@ -46,7 +49,10 @@ Key = tuple[str, str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """One row. `retries`: how often the message was refused since it came, or was resumed."""
+    """One row. `retries`: how often the message was refused since it came, or was resumed.
+
+    `actor`, `reason`: who dropped the message, and why.
+    """
 
     consumer_group: str
     topic: str
@@ -58,6 +64,8 @@ class Retry:
     attempts: list[dict[str, Any]]
     generation: int
     committed_at: datetime
+    actor: str | None = None
+    reason: str | None = None
 
     @property
     def key(self) -> Key:
@@ -125,7 +133,7 @@ class ConsumerRetries(CompareAndSetTable[Key, Retry]):
     after_loss = "messages that were refused and waited do not come again"
 
     def is_kept(self, row: Retry) -> bool:
-        """Returns whether the message still waits, or is dead."""
+        """Returns whether the message waits or is dead, or it is to be seen who dropped it."""
         return row.state != DONE
 
     @property
@@ -155,7 +163,7 @@ class GroupRetries:
         self._rows = {
             key: row
             for key, row in newest.items()
-            if key[0] == self.group and row.state != DONE
+            if key[0] == self.group and row.state not in _ENDED
         }  # fmt: skip
         waiting = [row for row in self._rows.values() if row.state == WAITING]
 
@@ -222,8 +230,9 @@ class GroupRetries:
         """
         key = (self.group, *attempt.queue, attempt.queue_offset)
         row = newest.get(key)
+        generation = max(attempt.generation, 0 if row is None else row.generation)
 
-        if row is not None and row.state == DONE:
+        if row is not None and row.state in _ENDED:
             if row.committed_at >= attempt.at:
                 return None
             row = None
@@ -235,8 +244,17 @@ class GroupRetries:
         elif row.retries > attempt.retries:
             return None
 
-        generation = max(attempt.generation, row.generation)
         return policy.refused(replace(row, generation=generation), attempt.reason, attempt.at)
+
+
+def dropped(row: Retry, actor: str, reason: str, at: datetime) -> Retry:
+    """Returns the row of a dead message that does not come again."""
+    return replace(row, state=DROPPED, committed_at=at, actor=actor, reason=reason)
+
+
+def forgotten(row: Retry, at: datetime) -> Retry:
+    """Returns the row of a dropped message of which nothing is to be kept."""
+    return replace(row, state=DONE, committed_at=at)
 
 
 def resumed(row: Retry) -> Retry:

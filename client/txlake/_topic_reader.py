@@ -118,6 +118,17 @@ class TopicReader:
         """
         return self._files.retry_stale(lambda: self._read_matching(positions, message_filter))
 
+    def read_offsets(self, offsets: Mapping[int, Sequence[int]]) -> dict[int, pa.Table]:
+        """Reads single messages, all in one read of the files that hold some of them.
+
+        Input: offsets of each queue, in their order.
+        Output: for each queue the rows that are there, which can be none.
+        Errors: LakeError.
+        """
+        if not self._files.exists:
+            return {}
+        return self._files.retry_stale(lambda: self._read_offsets(offsets))
+
     def offsets_from_epoch(self, queue_ids: Iterable[int], epoch: int) -> dict[int, int]:
         """Returns the first offset of each queue that an epoch or a later one has delivered.
 

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pipelines.cli.option_types import Duration
-from pipelines.cli.options import lake_options, limit_option, open_lake, print_list, rows_option
+from pipelines.cli.options import (
+    lake_options,
+    limit_option,
+    open_lake,
+    options_as,
+    print_list,
+    rows_option,
+)
+from pipelines.cli.write_options import actor_and_reason
+
+if TYPE_CHECKING:
+    from pipelines.explain.rows import Row
+    from storage.lake.lake import Lake
 
 _SESSION_MS = 30_000
 
@@ -120,61 +134,119 @@ def retries(
 
 @consumer.group()
 def dead() -> None:
-    """Look at the messages that consumer groups have given up, and resume them."""
+    """Look at the messages that consumer groups have given up; resume or drop them."""
 
 
 @dead.command("list")
 @click.option("--group", help="Only this consumer group.")
 @click.option("--topic", help="Only this topic.")
+@click.option("--dropped", is_flag=True, help="Those that were dropped, with who did it and why.")
 @lake_options
 @limit_option
 @rows_option
 def list_dead(
     group: str | None,
     topic: str | None,
+    dropped: bool,
     lake_path: str | None,
     conf: str | None,
     limit: int,
     output: str,
 ) -> None:
     """List the messages that listeners have refused too often, the longest dead first."""
-    from pipelines.health.consumer_retries import DEAD_COLUMNS, read_refused
+    from pipelines.health.consumer_retries import (
+        DEAD_COLUMNS,
+        DROPPED_COLUMNS,
+        read_dropped,
+        read_refused,
+    )
 
-    rows = read_refused(open_lake(lake_path, conf), "dead", group, topic)
+    lake = open_lake(lake_path, conf)
+    if dropped:
+        rows = read_dropped(lake, group, topic)
+        print_list(DROPPED_COLUMNS, rows[:limit], len(rows), output, "no dropped messages")
+        return
+
+    rows = read_refused(lake, "dead", group, topic)
     print_list(DEAD_COLUMNS, rows[:limit], len(rows), output, "no dead messages of consumer groups")
 
 
+@dataclass(frozen=True)
+class _Chosen:
+    """The dead messages that a command is about, and how it is written."""
+
+    group: str
+    topic: str | None
+    queue_id: int | None
+    offset: int | None
+    yes: bool
+    lake_path: str | None
+    conf: str | None
+    output: str
+
+    @cached_property
+    def lake(self) -> Lake:
+        """Returns the lake of the options."""
+        return open_lake(self.lake_path, self.conf)
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Returns the messages. Errors: OperatorError if there is none."""
+        from pipelines.operate.consumer_retries import find_dead
+
+        return find_dead(self.lake, self.group, self.topic, self.queue_id, self.offset)
+
+    def print(self, verb: str, written: int | None) -> None:
+        """Prints the messages, and how many were written; None: nothing is to be written."""
+        from pipelines.health.consumer_retries import DEAD_COLUMNS
+
+        count = len(self.rows)
+        print_list(DEAD_COLUMNS, self.rows, count, self.output, "")
+        would = f"{count} would be {verb}; --yes writes"
+        click.echo(would if written is None else f"{written} {verb}", err=True)
+
+
+# A command is about dead messages of one group.
+_chosen_options = options_as(
+    "chosen",
+    _Chosen,
+    click.argument("group"),
+    click.option("--topic", help="Only of this topic."),
+    click.option("--queue", "queue_id", type=click.IntRange(0), help="Only of this queue."),
+    click.option("--offset", type=click.IntRange(0), help="Only the message at this offset."),
+    click.option("--yes", is_flag=True, help="Write. Without it, only print what it would do."),
+    lake_options,
+    rows_option,
+)
+
+
 @dead.command()
-@click.argument("group")
-@click.option("--topic", help="Only of this topic.")
-@click.option("--queue", "queue_id", type=click.IntRange(0), help="Only of this queue.")
-@click.option("--offset", type=click.IntRange(0), help="Only the message at this offset.")
-@click.option("--yes", is_flag=True, help="Write. Without it, only print what would be resumed.")
-@lake_options
-@rows_option
-def resume(
-    group: str,
-    topic: str | None,
-    queue_id: int | None,
-    offset: int | None,
-    yes: bool,
-    lake_path: str | None,
-    conf: str | None,
-    output: str,
-) -> None:
+@_chosen_options
+def resume(chosen: _Chosen) -> None:
     """Let dead messages of consumer group GROUP come to its listener again.
 
     Each comes at once, and as often as a new message. The group can be active meanwhile.
     """
-    from pipelines.health.consumer_retries import DEAD_COLUMNS
-    from pipelines.operate.consumer_retries import plan_resume, write_resume
+    from pipelines.operate.consumer_retries import write_resume
 
-    lake = open_lake(lake_path, conf)
-    rows = plan_resume(lake, group, topic, queue_id, offset)
-    count = write_resume(lake, rows) if yes else len(rows)
+    chosen.print("resumed", write_resume(chosen.lake, chosen.rows) if chosen.yes else None)
 
-    print_list(DEAD_COLUMNS, rows, len(rows), output, "")
-    click.echo(f"{count} resumed" if yes else f"{count} would be resumed; --yes writes", err=True)
+
+@dead.command()
+@_chosen_options
+@click.option("--actor", help="Who: the login user when it is not given.")
+@click.option("--reason", required=True, help="Why: it is stored with the message's row.")
+def drop(chosen: _Chosen, actor: str | None, reason: str) -> None:
+    """Drop dead messages of consumer group GROUP: they do not come again.
+
+    `dead list --dropped` has them then, with who dropped them and why. The group can be active
+    meanwhile.
+    """
+    from pipelines.operate.consumer_retries import write_drop
+
+    actor, reason = actor_and_reason(actor, reason)
+    written = write_drop(chosen.lake, chosen.rows, actor, reason) if chosen.yes else None
+    chosen.print("dropped", written)
 
 
 @click.command()

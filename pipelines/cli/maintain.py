@@ -86,6 +86,7 @@ def _estimate(writing: WriteOptions) -> None:
 def _run(writing: WriteOptions) -> None:
     """Takes every step of a full round, alone on the lake."""
     from pipelines.job.maintenance import summary
+    from pipelines.job.refused_retention import RefusedRetention
     from storage.lake.integrity import require_intact
     from storage.lake.lake import Lake
     from storage.lake.lock import LakeLock
@@ -105,11 +106,15 @@ def _run(writing: WriteOptions) -> None:
 
             progress = read_progress(lake)
             require_intact(lake, progress, is_exclusive=True)
-            maintenance = Maintenance(lake, writing.settings.maintenance_limits())
+            limits = writing.settings.maintenance_limits()
+            maintenance = Maintenance(lake, limits)
+            refused = RefusedRetention(lake, limits.topics.ms)
             if progress.last is not None:
                 maintenance.resume_from(progress.last)
+                refused.resume_from(progress.last)
             for table in maintenance.tables():
                 result = sum(maintenance.steps(table, is_full=True), result)
+            result = sum(refused.steps(is_full=True), result)
     finally:
         lock.release()
     seconds = time.monotonic() - started_s

@@ -50,18 +50,18 @@ _READS: Final[dict[str, Callable[[Request], Response]]] = {
     "/consumer": views.consumer_page,
     "/consumer_dead": refused.dead_page,
     "/consumer_retries": refused.retries_page,
-    "/consumer_resume": refused.resume_page,
     "/delayed": views.delayed_page,
     "/login": forms.login_page,
     "/written": act.written_page,
     "/position": act.position_page,
+    **{f"/consumer_{action.name}": refused.preview_page(action) for action in refused.ACTIONS},
     **{f"/{name}": act.preview_page(action) for name, action in ACTIONS.items()},
 }
 _WRITES: Final[dict[str, Callable[[Request, forms.Form], Response]]] = {
     "/login": forms.login,
     "/logout": forms.logout,
     "/position": act.set_position,
-    "/consumer_resume": refused.resume,
+    **{f"/consumer_{action.name}": refused.write(action) for action in refused.ACTIONS},
     **{f"/{name}": act.write(action) for name, action in ACTIONS.items()},
 }
 ASSETS: Final = {"style.css": "text/css", "console.js": "text/javascript"}

@@ -1,13 +1,14 @@
-"""The pages of the messages that listeners of consumer groups have refused, and their resuming.
+"""The pages of the messages that listeners of consumer groups have refused.
 
-`/consumer_resume` goes in the steps of an action (`act.py`), and writes to the lake itself, as
-`txlake consumer dead resume` does: consumers take it up without the job.
+`/consumer_resume` and `/consumer_drop` go in the steps of an action (`act.py`), and write to the
+lake itself, as `txlake consumer dead resume` and `drop` do: it needs no job.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from starlette.requests import Request
@@ -22,8 +23,7 @@ from pipelines.console.views import lake_of
 from pipelines.errors import OperatorError
 from pipelines.explain.rows import Row
 from pipelines.health.consumer_retries import DEAD_COLUMNS, RETRY_COLUMNS, read_refused
-from pipelines.operate.consumer_retries import plan_resume, write_resume
-from pipelines.settings import Settings
+from pipelines.operate.consumer_retries import find_dead, write_drop, write_resume
 from storage.lake.lake import Lake
 from txlake._counted import counted
 from txlake._retries import DEAD, WAITING
@@ -75,48 +75,100 @@ def _shown(row: Row) -> Row:
     }
 
 
-def resume_page(request: Request) -> Response:
-    """Previews which dead messages of a group would come again; writes nothing."""
-    query = request.query_params
-    group = query.get("group", "")
-    lake = lake_of(request)
+@dataclass(frozen=True)
+class DeadAction:
+    """One thing that an operator can do with dead messages, as `txlake consumer dead NAME` does.
 
-    targets = query.getlist("target")
-    if not targets and "max" in query:
-        maximum = query_params.number(query, "max", TARGETS_MAX, TARGETS_MAX)
-        topic = query_params.text(query, "topic")
-        rows = plan_resume(lake, group, topic, None, None)[:maximum]
-        targets = [_shown(row)["target"] for row in rows]
+    `would`: what would become of them, with GROUP for the group; `options`: of the command, beside
+    those of all; `why`: what becomes of the reason; `returns_to`: the page to go on with.
+    """
 
-    return _preview(request, group, _plan(lake, group, targets), targets)
+    name: str
+    gerund: str
+    done: str
+    would: str
+    options: str
+    why: str
+    returns_to: str
+    write: Callable[[Lake, Sequence[Row], str, str], int]
 
 
-def resume(request: Request, form: Form) -> Response:
-    """Lets dead messages come again, as `txlake consumer dead resume` does; errors as `write`."""
+ACTIONS: Final = (
+    DeadAction(
+        "resume",
+        "resuming",
+        "resumed",
+        "would come to the listener of GROUP again, at once and as often as a new message",
+        "",
+        "Why; it is written to the console's log",
+        "/consumer_retries",
+        lambda lake, rows, _actor, _reason: write_resume(lake, rows),
+    ),
+    DeadAction(
+        "drop",
+        "dropping",
+        "dropped",
+        "would not come to the listener of GROUP any more",
+        " --reason ...",
+        "Why; it is stored with the messages",
+        "/consumer_dead",
+        write_drop,
+    ),
+)
 
-    def write_rows(actor: str, _: Settings) -> Response:
-        group = field(form, "group")
-        reason = field(form, "reason").strip()
-        targets = form.get("target", [])
+
+def preview_page(action: DeadAction) -> Callable[[Request], Response]:
+    """Returns the page that previews an action on dead messages of a group; it writes nothing."""
+
+    def view(request: Request) -> Response:
+        query = request.query_params
+        group = query.get("group", "")
         lake = lake_of(request)
-        rows = _plan(lake, group, targets)
 
-        trouble = lacks(form)
-        if trouble:
-            return _preview(request, group, rows, targets, 400, trouble, reason)
+        targets = query.getlist("target")
+        if not targets and "max" in query:
+            maximum = query_params.number(query, "max", TARGETS_MAX, TARGETS_MAX)
+            topic = query_params.text(query, "topic")
+            rows = find_dead(lake, group, topic, None, None)[:maximum]
+            targets = [_shown(row)["target"] for row in rows]
 
-        count = write_resume(lake, rows)
-        log.warning(
-            "%s resumed %s of consumer group %s, %s: %s",
-            actor,
-            counted(count, "dead message"),
-            group,
-            ", ".join(row["target"] for row in rows),
-            reason,
-        )
-        return RedirectResponse(url("/consumer_retries", group=group), 303)
+        return _preview(request, action, group, _plan(lake, group, targets), targets)
 
-    return write_once(request, form, write_rows)
+    return view
+
+
+def write(action: DeadAction) -> Callable[[Request, Form], Response]:
+    """Returns the page that writes an action on dead messages; errors as `act.write`."""
+
+    def view(request: Request, form: Form) -> Response:
+        return write_once(request, form, lambda actor, _: _write(request, form, action, actor))
+
+    return view
+
+
+def _write(request: Request, form: Form, action: DeadAction, actor: str) -> Response:
+    """Writes what becomes of dead messages; or shows again what the form lacks."""
+    group = field(form, "group")
+    reason = field(form, "reason").strip()
+    targets = form.get("target", [])
+    lake = lake_of(request)
+    rows = _plan(lake, group, targets)
+
+    trouble = lacks(form)
+    if trouble:
+        return _preview(request, action, group, rows, targets, 400, trouble, reason)
+
+    count = action.write(lake, rows, actor, reason)
+    log.warning(
+        "%s %s %s of consumer group %s, %s: %s",
+        actor,
+        action.done,
+        counted(count, "dead message"),
+        group,
+        ", ".join(row["target"] for row in rows),
+        reason,
+    )
+    return RedirectResponse(url(action.returns_to, group=group), 303)
 
 
 def _plan(lake: Lake, group: str, targets: Sequence[str]) -> list[Row]:
@@ -125,7 +177,7 @@ def _plan(lake: Lake, group: str, targets: Sequence[str]) -> list[Row]:
         raise query_params.BadQueryError(f"choose 1 to {TARGETS_MAX} dead messages")
 
     chosen = set(targets)
-    dead = map(_shown, plan_resume(lake, group, None, None, None))
+    dead = map(_shown, find_dead(lake, group, None, None, None))
     rows = [row for row in dead if row["target"] in chosen]
     if not rows:
         raise OperatorError(
@@ -136,6 +188,7 @@ def _plan(lake: Lake, group: str, targets: Sequence[str]) -> list[Row]:
 
 def _preview(
     request: Request,
+    action: DeadAction,
     group: str,
     rows: Sequence[Row],
     targets: Sequence[str],
@@ -145,13 +198,14 @@ def _preview(
 ) -> Response:
     return page(
         request,
-        "consumer_resume",
+        "consumer_dead_act",
         status,
+        act=action,
         group=group,
         rows=rows,
         columns=_shown_columns(DEAD_COLUMNS[1:]),
         not_dead=len(set(targets)) - len(rows),
         trouble=trouble,
         reason=reason,
-        then=url("/consumer_resume", group=group, target=[row["target"] for row in rows]),
+        then=url(f"/consumer_{action.name}", group=group, target=[row["target"] for row in rows]),
     )

@@ -39,6 +39,7 @@ _SECTIONS: Final = {
     "/consumer_dead": "/consumers",
     "/consumer_retries": "/consumers",
     "/consumer_resume": "/consumers",
+    "/consumer_drop": "/consumers",
 }
 _STORIES: Final = ("half:", "schedule:")
 # The place of a delivered message, as `tx list` shows it.

@@ -156,7 +156,7 @@ def consumer_lag(facts: Facts) -> list[str]:
 
 
 def consumer_dead(facts: Facts) -> list[str]:
-    """A group's listener has refused messages too often, and nobody has resumed them."""
+    """A group's listener has refused messages too often, and nobody has resumed or dropped them."""
     return [
         f"consumer group {row['consumer_group']} has given up "
         f"{counted(row['dead'], 'message')}, the oldest "

@@ -252,7 +252,7 @@ RULES: Final = (
         condition="a consumer group has given up a message that its listener refused too often",
         limit="one",
         find=conditions.consumer_dead,
-        command="txlake consumer dead list, then txlake consumer dead resume",
+        command="txlake consumer dead list, then txlake consumer dead resume or drop",
         alert=Alert(
             WARNING,
             "txlake_consumer_dead_messages > 0",

@@ -22,6 +22,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from pipelines.job.refused_retention import RefusedRetention
 from storage.errors import OwnerError
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
@@ -29,6 +30,7 @@ from storage.lake.pruned import Bounds, read_rows
 from storage.maintenance.limits import MaintenanceLimits, StepResult
 from storage.maintenance.maintenance import Maintenance
 from txlake._counted import counted
+from txlake._retries import TABLE as RETRIES
 from txlake.protocol import ALTER_TOPIC, MAINTAIN, ConfigTarget, command_target
 
 log = logging.getLogger("txlake.maintain")
@@ -56,6 +58,7 @@ class MaintenanceScheduler:
         published: Callable[[str], Mapping[int, int] | None] = lambda _: None,
     ) -> None:
         self._maintenance = Maintenance(lake, limits, before_deletion, published)
+        self._refused = RefusedRetention(lake, limits.topics.ms, before_deletion)
         self._lake = lake
         self._slice_s = slice_ms / 1000
         self._round_epochs = limits.merge_files
@@ -78,6 +81,7 @@ class MaintenanceScheduler:
         is_busy = idle_s < self._slice_s
         if plan is not None:
             self._maintenance.resume_from(plan)
+            self._refused.resume_from(plan)
 
         request_epoch = self._take_requests(plan)
         if request_epoch:
@@ -170,9 +174,12 @@ class MaintenanceScheduler:
 
     def _round(self, tables: Sequence[str], is_full: bool) -> Iterator[StepResult]:
         """Returns the steps of a round, which run one by one; the end of a table is one."""
-        for table in tables:
+        steps = {table: self._maintenance.steps(table, is_full=is_full) for table in tables}
+        steps[RETRIES] = self._refused.steps(is_full=is_full)
+
+        for table, steps_of_table in steps.items():
             try:
-                yield from self._maintenance.steps(table, is_full=is_full)
+                yield from steps_of_table
             except OwnerError:
                 raise
             except Exception as error:

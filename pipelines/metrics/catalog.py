@@ -93,8 +93,8 @@ METRICS: Final = (
     Metric(
         "txlake_consumer_dead_messages",
         GAUGE,
-        "Messages that the group's listener has refused too often, and that nobody has resumed; "
-        "absent if there are none.",
+        "Messages that the group's listener has refused too often, and that nobody has resumed or "
+        "dropped; absent if there are none.",
         ("consumer_group",),
     ),
     Metric(

@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from pipelines.job.refused_retention import RefusedRetention
 from pipelines.local_store.store import Store
 from pipelines.replay import rebuild
 from storage.files.location import lake_location
+from storage.lake.lake import Lake
+from storage.lake.progress import read_progress
 from tests.support.fault_proxy import FaultProxy
 from tests.support.faults import Fault, LostAnswer
 from tests.support.sound_lake import sound_rows
@@ -122,5 +125,18 @@ def test_what_is_refused_comes_again_and_is_dead_at_last_though_answers_are_lost
     for head in heads:
         assert [times for place, times in seen if place == head] == [0, 1]
     letters = DeadLetters(f"{bucket.uri}/lake/consumer_dead_letters", bucket.options)
-    for row in retries.newest().values():
-        assert letters.read(row)["topic"].to_pylist() == [TOPIC]
+    dead_rows = list(retries.newest().values())
+    read = letters.read(dead_rows)
+    assert {key: rows["topic"].to_pylist() for key, rows in read.items()} == {
+        row.key: [TOPIC] for row in dead_rows
+    }
+
+    lake = Lake(lake_location(f"{bucket.uri}/lake", bucket.options))
+    plan = read_progress(lake).last
+    assert plan is not None
+    retention = RefusedRetention(lake, 1_000)
+    retention.resume_from(replace(plan, epoch_at=time.time_ns() // 1_000_000 + 60_000))
+    expired = sum(step.rows_expired for step in retention.steps())
+    assert expired >= 2 * len(dead_rows)  # a letter can stand there twice
+    assert {row.state for row in retries.newest().values()} == {"dropped"}
+    assert letters.read(dead_rows) == {}

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.lake_factory import EPOCH_AT, LakeFactory, places, poll_all
+from tests.support.read_bytes import read_bytes
 from tests.support.wait import wait_until
 from txlake import ConsumedMessage, Consumer, OffsetGapError
 
@@ -134,12 +135,6 @@ def test_a_gap_is_found_behind_messages_that_are_not_wanted(orders: LakeFactory)
         pytest.raises(OffsetGapError, match="offset 2 was expected, 3 was found"),
     ):
         consumer.poll(1.0)
-
-
-def read_bytes() -> int:
-    """Return how many bytes this process has read so far, from the cache of files or not."""
-    with open(f"/proc/{os.getpid()}/io") as file:
-        return int(next(line for line in file if line.startswith("rchar")).split()[1])
 
 
 def test_bodies_of_messages_that_are_not_wanted_are_not_read(orders: LakeFactory) -> None:

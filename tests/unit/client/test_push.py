@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
 from collections import Counter, defaultdict
@@ -16,6 +17,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.support.lake_factory import LakeFactory
+from tests.support.read_bytes import read_bytes
 from tests.support.wait import wait_until
 from txlake import ConsumedMessage, Consumer, ConsumeStatus
 from txlake._retries import Attempt, ConsumerRetries, GroupRetries, RetryPolicy
@@ -290,12 +292,44 @@ def test_a_retry_that_is_due_at_a_start_is_read_from_its_topic(orders: LakeFacto
 
     with Consumer(orders.path, "points", ["orders"]) as consumer:
         # Its table was not read yet when the retry is looked for.
-        found = consumer._queues.buffers.read_from(("orders", 0), 1, 1)
-        assert found is not None and found["queue_offset"].to_pylist() == [1]
-        assert consumer._queues.buffers.read_from(("orders", 0), 2, 1) is None
+        queue = ("orders", 0)
+        read, deleted = consumer._queues.buffers.read_places([(queue, 1), (queue, 2)])
+        assert (read[queue]["queue_offset"].to_pylist(), deleted) == ([1], [])
     with running(orders, listen, retry_delays_ms=[1_000]):
         wait_until(lambda: states(orders).get((0, 1)) == ("done", 1), "the retry")
     assert seen[-1] == ((0, 1), 1)
+
+
+def test_retries_that_are_due_together_are_read_together(orders: LakeFactory) -> None:
+    for epoch in range(3):  # 400 KB each
+        offsets = range(10 * epoch, 10 * epoch + 10)
+        orders.write_rows(
+            "orders",
+            [
+                orders.row(queue_id, offset, body=os.urandom(20_000))
+                for queue_id in (0, 1)
+                for offset in offsets
+            ],
+        )
+    size = sum(path.stat().st_size for path in orders.table("orders").glob("*.parquet"))
+    assert size > 60 * 20_000
+
+    with running(orders, lambda _messages: LATER, retry_delays_ms=[500]):
+        wait_until(lambda: len(states(orders)) == 60, "all refusals")
+    due_at = max(row["due_at"] for row in rows(orders, "consumer_retries"))
+    wait_until(lambda: datetime.now(timezone.utc) > due_at, "their delay")
+
+    bodies: dict[Place, int] = {}
+
+    def take(messages: Sequence[ConsumedMessage]) -> None:
+        (message,) = messages
+        bodies[place(message)] = len(message.body or b"")
+
+    before = read_bytes()
+    with running(orders, take):
+        wait_until(lambda: len(bodies) == 60, "all retries", seen=lambda: len(bodies))
+    assert set(bodies.values()) == {20_000}
+    assert read_bytes() - before < 2 * size, (read_bytes() - before, size)
 
 
 def test_members_with_listeners_hand_over_and_lose_nothing(orders: LakeFactory) -> None:

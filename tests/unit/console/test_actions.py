@@ -223,12 +223,12 @@ def test_an_active_consumer_keeps_its_position(console: TestClient, job: InMemor
 def test_nothing_is_done_without_a_session(
     console: TestClient, job: InMemoryJob, kafka: list[records.Record], tmp_path: Path
 ) -> None:
-    for name in (*ACTIONS, "position", "consumer_resume"):
+    for name in (*ACTIONS, "position", "consumer_resume", "consumer_drop"):
         assert console.post(f"/{name}", data=SAID).status_code == 403, name
     reading = client(job.lake.path, write_conf(tmp_path), token=TOKEN)
     log_in(reading)
     value = form_value(reading.get("/").text)
-    for name in (*ACTIONS, "position", "consumer_resume"):
+    for name in (*ACTIONS, "position", "consumer_resume", "consumer_drop"):
         answer = reading.post(f"/{name}", data={"form": value, "target": "half:0-0", **SAID})
         assert answer.status_code == 403, name
     assert kafka == []

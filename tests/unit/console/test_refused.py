@@ -1,4 +1,4 @@
-"""The console's pages of what listeners have refused: listed, resumed, and gone."""
+"""The console's pages of what listeners have refused: listed, resumed or dropped, and gone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from pipelines.health.consumer_retries import count_refused, read_refused
+from pipelines.health.consumer_retries import count_refused, read_dropped, read_refused
 from storage.lake.lake import Lake
 from tests.support.console_client import HOST, TOKEN, client, crawl
 from tests.support.in_memory_job import InMemoryJob
@@ -57,8 +57,8 @@ def targets(page: str) -> list[str]:
     return re.findall(r'<input type="checkbox" name="target" value="([^"]*)"', page)
 
 
-def form_of(console: TestClient, *targets: str) -> dict[str, Any]:
-    page = console.get("/consumer_resume", params={"group": "points", "target": targets}).text
+def form_of(console: TestClient, *targets: str, action: str = "resume") -> dict[str, Any]:
+    page = console.get(f"/consumer_{action}", params={"group": "points", "target": targets}).text
     (value,) = set(re.findall(r'name="form" value="([^"]*)"', page))
     return {"form": value, "group": "points", "target": list(targets)}
 
@@ -126,6 +126,35 @@ def test_dead_messages_are_resumed_and_the_problem_is_gone(
     assert "No message waits for a retry" in console.get("/consumer_retries").text
 
 
+def test_dead_messages_are_dropped_and_their_rows_say_who_did_it(
+    console: TestClient, lake: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    log_in(console)
+    assert 'formaction="/consumer_drop"' in console.get("/consumer_dead?group=points").text
+    preview = console.get("/consumer_drop?group=points&target=orders:0-1").text
+    assert "1 message would not come to the listener of points any more" in preview
+    data = form_of(console, "orders:0-1", action="drop")
+    lacking = console.post("/consumer_drop", data=data)
+    assert lacking.status_code == 400 and "say why" in lacking.text
+    assert counts(lake) == [("points", 3, 0)]
+
+    answer = console.post("/consumer_drop", data={**data, **SAID})
+    assert answer.headers["location"] == "/consumer_dead?group=points"
+    assert counts(lake) == [("points", 2, 0)]
+    assert "ada dropped 1 dead message of consumer group points, orders:0-1: ticket 4711" in (
+        caplog.text
+    )
+    (row,) = read_dropped(Lake(lake), "points", "orders")
+    assert (row["queue_offset"], row["actor"], row["reason"]) == (1, "ada", "ticket 4711")
+
+    assert targets(console.get("/consumer_dead?group=points").text) == ["orders:0-0", "orders:0-2"]
+    rest = form_of(console, "orders:0-0", "orders:0-2", action="drop")
+    console.post("/consumer_drop", data={**rest, **SAID})
+    assert counts(lake) == []
+    assert "consumer_dead" not in re.findall(r'<strong class="bad">(\w+)</strong>',
+                                             console.get("/").text)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("query", "status", "text"),
     [
@@ -152,6 +181,8 @@ def test_a_console_that_only_reads_names_the_command(lake: str, tmp_path: Path) 
     reading = client(lake, write_conf(tmp_path), token=TOKEN)
     page = reading.get("/consumer_resume?group=points&target=orders:0-1").text
     assert "txlake consumer dead resume points --topic orders --queue 0 --offset 1 --yes" in page
+    page = reading.get("/consumer_drop?group=points&target=orders:0-1").text
+    assert "txlake consumer dead drop points --topic orders --queue 0 --offset 1 --reason" in page
     log_in(reading)
     data = {"group": "points", "target": "orders:0-1", **SAID}
     assert reading.post("/consumer_resume", data=data).status_code == 403

@@ -92,7 +92,9 @@ def test_dead_messages_of_a_group_are_a_problem_until_they_are_resumed(job: InMe
     assert re.fullmatch(
         "consumer group points has given up 4 messages, the oldest .* ago", problem["words"]
     )
-    assert problem["command"] == "txlake consumer dead list, then txlake consumer dead resume"
+    assert problem["command"] == (
+        "txlake consumer dead list, then txlake consumer dead resume or drop"
+    )
     assert re.search(
         r"\nconsumers +dead: 4, the oldest \d.* ago; retrying: 0\n", said("status", *lake)
     )
@@ -111,6 +113,69 @@ def test_dead_messages_of_a_group_are_a_problem_until_they_are_resumed(job: InMe
     run_until(job.lake.path, lambda _: None, lambda: counts(job) == {})
     (group,) = rows("consumer", "list", *lake)
     assert (group["dead"], group["retrying"]) == (0, 0)
+
+
+def test_dropped_messages_do_not_come_again_and_are_no_problem_any_more(
+    job: InMemoryJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = ("--lake", job.lake.path)
+    drop = ("consumer", "dead", "drop", "points", *lake, "--reason", "ticket 4711")
+    dropped = ("consumer", "dead", "list", "--dropped", *lake)
+    assert said(*dropped) == "no dropped messages\n"
+    assert "has no such dead message" in said(*drop, "--yes", code=1)
+
+    run_until(
+        job.lake.path, refuse, lambda: counts(job) == {"points": (4, 0)},
+        retries_max=1, retry_delays_ms=[50],
+    )  # fmt: skip
+    one = (*drop, "--queue", "1", "--offset", "1")
+    assert "1 would be dropped; --yes writes" in said(*one)  # writes nothing
+    assert counts(job) == {"points": (4, 0)}
+    assert "--reason is empty" in said(*drop, "--reason", " ", "--yes", code=2)
+    assert "Missing option '--reason'" in said(*drop[:-2], "--yes", code=2)
+
+    assert "1 dropped" in said(*one, "--actor", "ada", "--yes")
+    assert counts(job) == {"points": (3, 0)}
+    (row,) = rows(*dropped)
+    assert (row["queue_id"], row["queue_offset"], row["attempts"]) == (1, 1, 2)
+    assert (row["actor"], row["reason"]) == ("ada", "ticket 4711")
+    assert "no such dead message" in said(*one, "--yes", code=1)
+    resume = ("consumer", "dead", "resume", "points", *lake, "--yes")
+    assert "no such dead message" in said(*resume, "--queue", "1", "--offset", "1", code=1)
+
+    monkeypatch.setenv("LOGNAME", "bob")
+    said(*drop, "--topic", "orders", "--yes")
+    assert counts(job) == {}
+    assert "consumer_dead" not in {one["name"] for one in facts(job)["problems"]}
+    assert "\nconsumers" not in said("status", *lake)
+    (group,) = rows("consumer", "list", *lake)
+    assert (group["dead"], group["retrying"]) == (0, 0)
+    assert [row["actor"] for row in rows(*dropped)] == ["bob", "bob", "bob", "ada"]
+
+    seen: list[Place] = []
+
+    def take(messages: Sequence[ConsumedMessage]) -> None:
+        seen.extend((message.queue_id, message.queue_offset) for message in messages)
+
+    job.end(COMMIT, job.half("t4", real_queue_id=0))
+    job.run()
+    run_until(job.lake.path, take, lambda: (0, 2) in seen, lambda: seen)
+    assert seen == [(0, 2)]
+
+
+def test_a_dropped_message_that_is_read_again_and_refused_begins_anew(job: InMemoryJob) -> None:
+    lake = ("--lake", job.lake.path)
+    run_until(
+        job.lake.path, refuse, lambda: counts(job) == {"points": (4, 0)}, retries_max=0
+    )  # fmt: skip
+    said("consumer", "dead", "drop", "points", *lake, "--reason", "why", "--yes")
+    said("consumer", "reset", "points", "--topic", "orders", "--to", "earliest", *lake, "--yes")
+    run_until(
+        job.lake.path, refuse, lambda: counts(job) == {"points": (4, 0)},
+        lambda: counts(job), retries_max=1, retry_delays_ms=[50],
+    )  # fmt: skip
+    assert {row["attempts"] for row in rows("consumer", "dead", "list", *lake)} == {2}
+    assert rows("consumer", "dead", "list", "--dropped", *lake) == []
 
 
 def facts(job: InMemoryJob) -> dict[str, Any]:

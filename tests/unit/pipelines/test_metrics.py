@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 import time
@@ -14,13 +15,14 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from checker.frames import HALVES, State
+from pipelines.job.refused_retention import RefusedRetention
 from pipelines.metrics import collector as collectors
 from pipelines.metrics.catalog import COUNTER, GAUGE, HISTOGRAM, LABELS_MAX, METRICS, OTHER
 from pipelines.metrics.collector import Collector
 from pipelines.metrics.epoch_counts import EpochCounts
 from pipelines.metrics.labels import Labels
 from pipelines.metrics.lag import Lag
-from pipelines.operate.consumer_retries import plan_resume, write_resume
+from pipelines.operate.consumer_retries import find_dead, write_drop, write_resume
 from storage.lake.epochs import Plan, Range
 from storage.lake.lake import Lake
 from storage.lake.progress import read_progress
@@ -316,11 +318,21 @@ def test_refused_messages_are_measured_until_they_are_done(tmp_path: Path) -> No
     deliver(2)
     listen_until(later, {dead: 2, retrying: 1}, retries_max=0)
 
-    assert write_resume(job.lake, plan_resume(job.lake, "points", None, 0, 1)) == 1
+    assert write_resume(job.lake, find_dead(job.lake, "points", None, 0, 1)) == 1
     assert measured() == {dead: 1, retrying: 2}
-    write_resume(job.lake, plan_resume(job.lake, "points", None, None, None))
+    write_resume(job.lake, find_dead(job.lake, "points", None, None, None))
     assert measured() == {retrying: 3}
     listen_until(ConsumeStatus.CONSUME_SUCCESS, {retrying: 1})
+    deliver(2)
+    listen_until(later, {dead: 2, retrying: 1}, retries_max=0)
+    assert write_drop(job.lake, find_dead(job.lake, "points", None, 0, 3), "ada", "why") == 1
+    assert measured() == {dead: 1, retrying: 1}
+    plan = read_progress(job.lake).last
+    assert plan is not None
+    retention = RefusedRetention(job.lake, 1_000)
+    retention.resume_from(dataclasses.replace(plan, epoch_at=time.time_ns() // 1_000_000 + 2_000))
+    assert sum(step.rows_expired for step in retention.steps()) > 0
+    assert measured() == {retrying: 1}
 
     # What cannot be read is not known: no epoch and no scrape fails.
     shutil.rmtree(job.lake.table_path("consumer_retries") + "/_delta_log")
