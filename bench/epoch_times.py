@@ -39,7 +39,7 @@ class EpochTime:
 def epoch_times(lake: Lake) -> list[EpochTime]:
     """Read all committed epochs, in order."""
     rows: dict[str, dict[int, dict[str, Any]]] = {PLANNED: {}, COMMITTED: {}}
-    for row in Lake(lake.place).read("epochs", _COLUMNS).to_pylist():
+    for row in Lake(lake.location).read("epochs", _COLUMNS).to_pylist():
         rows[row["state"]][row["epoch"]] = row
     found = []
     for epoch, committed in sorted(rows[COMMITTED].items()):

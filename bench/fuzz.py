@@ -200,7 +200,7 @@ def fuzz(broker: Broker, folder: Path, temp: Path, records: int, seed: int) -> d
         times.append(time.monotonic())
         written.write(records, seed)
         times.append(time.monotonic())
-        ends = topics.end_offsets(topics.places())
+        ends = topics.end_offsets(topics.partitions())
 
         def is_landed() -> bool:
             last = read_progress(job.lake).last if job.lake.exists() else None

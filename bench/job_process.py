@@ -55,7 +55,7 @@ class JobProcess:
         arguments: tuple[str, ...] = ("run",),
     ) -> None:
         self.settings = settings
-        self.lake = Lake(settings.lake.place())
+        self.lake = Lake(settings.lake.location())
         self.conf, self._temp, self._module, self._arguments = conf, temp, module, arguments
         self._process: Process | None = None
         self._read = 0

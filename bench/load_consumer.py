@@ -62,7 +62,7 @@ def main() -> None:
     look_rarely()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     consumed = CounterFile(options.consumed, 1)
-    lake = load(options.conf).lake.place()
+    lake = load(options.conf).lake.location()
     while not ended.is_set():
         try:
             samples = consume(lake, consumed, ended)

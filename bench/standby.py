@@ -78,7 +78,9 @@ def take_over(drivers: Drivers, active: Process, how: str) -> Round:
     _WAYS[how](active)
 
     def committed() -> float | None:
-        rows = Lake(drivers.settings.lake.place()).read("epochs", ["state", "owner", "written_at"])
+        rows = Lake(drivers.settings.lake.location()).read(
+            "epochs", ["state", "owner", "written_at"]
+        )
         times = [
             milliseconds(row["written_at"])
             for row in rows.to_pylist()
@@ -106,7 +108,7 @@ def measure(drivers: Drivers, rounds: int) -> list[Round]:
 
 
 @contextlib.contextmanager
-def place(folder: Path, kind: str) -> Iterator[tuple[str, Mapping[str, str]]]:
+def location(folder: Path, kind: str) -> Iterator[tuple[str, Mapping[str, str]]]:
     """Yields where the lake is, and the section [lake.store] of the job's settings."""
     if kind == "local":
         yield str(folder / "lake"), {}
@@ -128,7 +130,7 @@ def place(folder: Path, kind: str) -> Iterator[tuple[str, Mapping[str, str]]]:
 
 def run(rounds: int, kind: str, folder: Path) -> list[Round]:
     """Measures on a lake and a broker of its own."""
-    with Broker(folder / "broker") as broker, place(folder, kind) as (path, store):
+    with Broker(folder / "broker") as broker, location(folder, kind) as (path, store):
         values = {
             "lake": {"path": path, "store": dict(store)},
             "kafka": {"bootstrap_servers": broker.bootstrap_servers, "queues": 2},

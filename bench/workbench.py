@@ -137,7 +137,7 @@ class Workbench:
 
     def forget(self, lake: str | Lake) -> None:
         """Delete a lake that is no longer needed: a full run writes many gigabytes."""
-        known = lake if isinstance(lake, Lake) else Lake(self.settings(lake).lake.place())
+        known = lake if isinstance(lake, Lake) else Lake(self.settings(lake).lake.location())
         shutil.rmtree(self.files_of(known), ignore_errors=True)
 
     def _make_check_topic(self, settings: Settings) -> None:

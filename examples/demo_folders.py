@@ -91,9 +91,9 @@ class Folders:
 
     def _check_nobody_writes(self) -> None:
         try:
-            place = lake_location(str(self.lake))
+            location = lake_location(str(self.lake))
             if (self.lake / _MARK).exists():
-                LakeLock(place, "demo").release()
+                LakeLock(location, "demo").release()
         except (NotALakeError, LakeLockedError) as error:
             raise DemoError(str(error)) from None
 

@@ -52,7 +52,7 @@ def main() -> None:
     options = parser.parse_args()
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    seen, lake = Seen(options.seen), load(options.conf).lake.place()
+    seen, lake = Seen(options.seen), load(options.conf).lake.location()
     rng = random.Random(f"{options.seed}/{options.name}")
     while not ended.is_set():
         try:

@@ -108,7 +108,7 @@ def main() -> None:
     kafka = RawKafka(options.bootstrap_servers, journal, options.name)
     kafka.make_check_topic(RAW_GROUP)
     seed = f"{options.seed}/{options.name}"
-    world = World(kafka, journal, LakeLook(load(options.conf).lake.place()), seed)
+    world = World(kafka, journal, LakeLook(load(options.conf).lake.location()), seed)
     teller = Teller(world, random.Random(f"{seed}/stories"))
     teller.resume()
     stopped_at = None

@@ -21,7 +21,7 @@ from storage.verify.run import verify
 
 def differences(chaos: Chaos, facts: Facts) -> list[str]:
     """Returns all that is not as it should be: journals, `txlake verify`, the epochs run again."""
-    lake = Lake(chaos.place)
+    lake = Lake(chaos.location)
     found = compare(facts, chaos.journal, chaos.seen, CHECK_MAX)
     found += [f"raw: {text}" for text in compare_raw(lake, facts, chaos.raw_journal)]
     if chaos.published is not None:
@@ -44,7 +44,7 @@ def report(chaos: Chaos, facts: Facts, seconds: float, found: Sequence[str]) -> 
     records = chaos.raw_journal.records().values()
     figures = {
         "seed": chaos.seed,
-        "lake": chaos.place.path,
+        "lake": chaos.location.path,
         "drivers": len(chaos.drivers.names),
         "seconds": round(seconds),
         "kills": dict(counts.kills),
@@ -69,7 +69,7 @@ def report(chaos: Chaos, facts: Facts, seconds: float, found: Sequence[str]) -> 
         "messages": {topic: len(rows) for topic, rows in facts.messages.items()},
         "seen_by_the_consumer": len(seen),
         "seen_more_than_once": sum(times > 1 for *_, times in seen),
-        **counts_of(Lake(chaos.place)),
+        **counts_of(Lake(chaos.location)),
     }  # fmt: skip
     if chaos.published is not None:
         figures["published"] = figures_of(facts, chaos.published, chaos.seen_in_kafka)
@@ -79,4 +79,4 @@ def report(chaos: Chaos, facts: Facts, seconds: float, found: Sequence[str]) -> 
 
 def facts_of(chaos: Chaos) -> Facts:
     """Reads the lake of an ended run."""
-    return read_facts(Lake(chaos.place))
+    return read_facts(Lake(chaos.location))

@@ -17,7 +17,7 @@ _TOPICS = (protocol.HALF_TOPIC, protocol.OP_TOPIC, protocol.SCHEDULE_TOPIC, prot
 
 def is_settled(stage: Stage) -> bool:
     """Returns whether every record is landed, every SDK transaction decided, every promise kept."""
-    lake = Lake(stage.place)
+    lake = Lake(stage.location)
     last = read_progress(lake).last
     if last is None or any(last.queue_ends(topic) != ends(stage, topic) for topic in _TOPICS):
         return False
@@ -33,12 +33,12 @@ def is_settled(stage: Stage) -> bool:
 
 def is_seen(stage: Stage) -> bool:
     """Returns whether the consumer saw all that it has to see."""
-    return stage.seen.count() >= read_facts(Lake(stage.place)).consumed()
+    return stage.seen.count() >= read_facts(Lake(stage.location)).consumed()
 
 
 def has_met_a_late_end(stage: Stage, start: int) -> bool:
     """Returns whether a late COMMIT was applied, or turned down, as that start's policy says."""
-    lake = Lake(stage.place)
+    lake = Lake(stage.location)
     if dealt(stage.seed, start)["transaction.late_end_policy"] == "apply":
         outcomes = lake.read("outcomes", ["outcome", "cause"]).to_pylist()
         return {"outcome": "COMMITTED", "cause": "late_end"} in outcomes

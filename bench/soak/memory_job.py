@@ -95,7 +95,7 @@ class MemoryJob:
     def epoch(self) -> Spent | None:
         """Lets a minute pass, and lands what was sent. Output: None if nothing was to be done."""
         self.now_ms += EPOCH_MS
-        ends = self.kafka.end_offsets(self.kafka.places())
+        ends = self.kafka.end_offsets(self.kafka.partitions())
         began, used = time.perf_counter(), time.process_time()
         self.epochs.prefetch_end_offsets()
         plan = self.epochs.run(ends)

@@ -175,7 +175,7 @@ def open_lake(lake_path: str | None, conf: str | None) -> Lake:
     return open_intact_lake(location_from_options(lake_path, conf))
 
 
-def open_intact_lake(place: LakeLocation) -> Lake:
+def open_intact_lake(location: LakeLocation) -> Lake:
     """Returns a lake whose own tables hold all committed rows.
 
     Errors: LakeError.
@@ -183,7 +183,7 @@ def open_intact_lake(place: LakeLocation) -> Lake:
     from storage.lake.integrity import require_readable
     from storage.lake.lake import Lake
 
-    lake = Lake(place)
+    lake = Lake(location)
     lake.lake_id()
     require_readable(lake)
     return lake

@@ -133,7 +133,7 @@ def driver_findings(conf: str) -> Iterator[Finding]:
     settings = settings_of(conf)
     part = "driver"
     try:
-        drivers = DriverGroup(settings.kafka, settings.lake.place().path).describe()
+        drivers = DriverGroup(settings.kafka, settings.lake.location().path).describe()
     except JobError as error:
         yield Finding(False, part, "not known", str(error))
         return

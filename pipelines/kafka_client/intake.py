@@ -40,6 +40,6 @@ class Intake:
         return max(1, self._epoch_offsets // self.divisor)
 
     @property
-    def narrow_bytes(self) -> int:
+    def driver_bytes_max(self) -> int:
         """Returns the bytes of long texts that a task may return; JVM and driver hold them."""
         return self._heap.bytes // _NARROW_SHARE // self._heap.tasks

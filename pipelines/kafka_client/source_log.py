@@ -84,7 +84,7 @@ class SourceLog:
         Errors: LostInputError if a partition is gone, or ends before the landed offsets: that
         cannot be accepted, since offsets would stand for two records.
         """
-        places = self._kafka.places()
+        places = self._kafka.partitions()
         first = self._kafka.beginning_offsets(places)
         ends = self._kafka.end_offsets(places)
 

@@ -176,7 +176,7 @@ class Broker(LocalServer):
                 f"{(result.stdout + result.stderr).strip()[-2000:]}"
             )
 
-    def _is_ready(self) -> str | None:
+    def _probe(self) -> str | None:
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 

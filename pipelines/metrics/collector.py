@@ -295,8 +295,8 @@ class Collector(Collects):
 
         for status in self._publishers():
             label = (status.publisher,)
-            gauges["txlake_publisher_known"][label] = status.trouble is None
-            if status.trouble is not None:
+            gauges["txlake_publisher_known"][label] = status.unknown_reason is None
+            if status.unknown_reason is not None:
                 continue
 
             gauges["txlake_publisher_waiting_messages"][label] = status.lag

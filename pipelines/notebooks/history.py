@@ -143,5 +143,5 @@ def _version_at(table: DeltaTable, epoch: int) -> int | None:
 
 
 def _rows_of(lake: OpenLake, table: str, version: int) -> int:
-    old = DeltaTable(lake.lake.table_path(table), version, lake.lake.place.storage_options)
+    old = DeltaTable(lake.lake.table_path(table), version, lake.lake.location.storage_options)
     return int(old.to_pyarrow_dataset().count_rows())

@@ -47,6 +47,6 @@ def write_resume(lake: Lake, rows: Sequence[Row]) -> int:
         rows = [newest[key] for key in keys if key in newest]
         return [resumed(row) for row in rows if row.state == DEAD]
 
-    options = lake.place.storage_options
+    options = lake.location.storage_options
     table = ConsumerRetries(lake.table_path(TABLE), options, lake.lake_id())
     return len(table.write(decide))

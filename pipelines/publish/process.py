@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 from pipelines.errors import JobError, KafkaAwayError, KafkaRefusedError
-from pipelines.kafka_client.group_member import Elects, Member
+from pipelines.kafka_client.group_member import ElectedProcess, Member
 from pipelines.publish.committed import open_lake
 from pipelines.publish.destination import Destination
 from pipelines.publish.errors import FencedError
@@ -66,9 +66,9 @@ def group_of(lake_id: str, publisher: str) -> str:
     return transactional_id(lake_id, publisher)
 
 
-def elects(publisher: str) -> Elects:
+def elected_process(publisher: str) -> ElectedProcess:
     """Returns in words the process that this group elects."""
-    return Elects(f"the active process of publisher {publisher}", "it")
+    return ElectedProcess(f"the active process of publisher {publisher}", "it")
 
 
 class PublisherProcess:
@@ -127,7 +127,7 @@ class PublisherProcess:
                 self._publisher.client,
                 self._publisher.progress_topic,
                 group_of(lake.lake_id, self._publisher.name),
-                elects(self._publisher.name),
+                elected_process(self._publisher.name),
                 f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}",
             )
 

@@ -18,7 +18,7 @@ from pipelines.errors import KafkaAwayError
 from pipelines.kafka_client.connection import REQUEST_TIMEOUT_S, Cluster, client_config
 from txlake import protocol as p
 
-Place = tuple[str, int]  # Kafka topic, partition
+Partition = tuple[str, int]  # Kafka topic, partition
 _POLL_S: Final = 0.5
 # How long a look waits for open transactions of others; then it is tried again, and said.
 _OPEN_S: Final = 10.0
@@ -26,7 +26,7 @@ _LOOK_BACK: Final = 16  # records; the next look goes back 16 times as far
 _LOOKS_MAX: Final = 6
 
 
-def offsets(cluster: Cluster, places: list[Place], spec: Any) -> dict[Place, int]:
+def offsets(cluster: Cluster, places: list[Partition], spec: Any) -> dict[Partition, int]:
     """Returns an offset of each partition, open Kafka transactions or not.
 
     Errors: KafkaAwayError.
@@ -45,8 +45,8 @@ def offsets(cluster: Cluster, places: list[Place], spec: Any) -> dict[Place, int
 
 
 def begins_and_ends(
-    cluster: Cluster, places: list[Place]
-) -> tuple[dict[Place, int], dict[Place, int]]:
+    cluster: Cluster, places: list[Partition]
+) -> tuple[dict[Partition, int], dict[Partition, int]]:
     """Returns where each partition begins and where it ends. Errors: KafkaAwayError."""
     return (
         offsets(cluster, places, OffsetSpec.earliest()),  # type: ignore[no-untyped-call]
@@ -57,8 +57,8 @@ def begins_and_ends(
 def read_committed(
     bootstrap_servers: str,
     client: Mapping[str, str],
-    starts: Mapping[Place, int],
-    ends: Mapping[Place, int],
+    starts: Mapping[Partition, int],
+    ends: Mapping[Partition, int],
     *,
     is_patient: bool = True,
 ) -> Iterator[Any]:
@@ -124,7 +124,7 @@ def _consumer(bootstrap_servers: str, client: Mapping[str, str]) -> Consumer:
 def find_record(
     bootstrap_servers: str,
     client: Mapping[str, str],
-    place: Place,
+    place: Partition,
     span: tuple[int, int],
     lake_id: str,
     queue_offset: int,
@@ -160,7 +160,7 @@ def find_record(
     return None
 
 
-def _first_published(consumer: Consumer, place: Place, start: int, end: int) -> Any:
+def _first_published(consumer: Consumer, place: Partition, start: int, end: int) -> Any:
     """Returns the first record of a publisher from an offset on, and before another; or None."""
     consumer.assign([TopicPartition(*place, start)])
     deadline = time.monotonic() + _OPEN_S
@@ -213,15 +213,15 @@ def is_published(message: Any) -> bool:
 def last_records(
     bootstrap_servers: str,
     client: Mapping[str, str],
-    begins: Mapping[Place, int],
-    ends: Mapping[Place, int],
-) -> dict[Place, LastRecord]:
+    begins: Mapping[Partition, int],
+    ends: Mapping[Partition, int],
+) -> dict[Partition, LastRecord]:
     """Returns the newest record of each partition, where it has one that a publisher wrote.
 
     Aborted records, and records of others, are skipped: it looks back further and further.
     Input: where the partitions begin and end. Errors: KafkaAwayError.
     """
-    records: dict[Place, LastRecord] = {}
+    records: dict[Partition, LastRecord] = {}
     remaining = {place for place in ends if begins[place] < ends[place]}
     back = _LOOK_BACK
 

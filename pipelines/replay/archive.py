@@ -43,7 +43,7 @@ _NEEDED = {
     SCHEDULE: ("real_topic", "body"),
     ADMIN: ("command", "target"),
 }
-Place = tuple[str, int]  # kind, queue
+Partition = tuple[str, int]  # kind, queue
 
 # Commands and halves come before the operations that were stored in the same millisecond.
 _CUTS = """
@@ -60,7 +60,7 @@ FROM numbered GROUP BY part, kind, queue_id ORDER BY part
 class EpochBoundary:
     """The end of an epoch; `epoch_at`: when the broker stored its last record. Units: ms."""
 
-    ends: Mapping[Place, int]
+    ends: Mapping[Partition, int]
     epoch_at: int
 
 
@@ -96,7 +96,7 @@ class Archive:
         """Returns the records of a kind."""
         return self._datasets[table]
 
-    def first_offsets(self) -> dict[Place, int]:
+    def first_offsets(self) -> dict[Partition, int]:
         """Returns the first offset of each queue that has records."""
         text = "SELECT kind, queue_id, min(queue_offset) FROM records GROUP BY ALL"
         with self._engine() as engine:

@@ -168,7 +168,7 @@ class FloorCopy:
         paths = files["path"].to_pylist() if files.num_rows else []
         for place, path in enumerate(paths):
             with self.lake.translating_read_errors(table):
-                file = dataset_of(self.lake.place, table, files.slice(place, 1), schema)
+                file = dataset_of(self.lake.location, table, files.slice(place, 1), schema)
                 rows = file.to_table(filter=(epoch <= self.floor.epoch) & (epoch > deleted_epoch))
                 rows.validate(full=True)
 
@@ -176,7 +176,7 @@ class FloorCopy:
                 rows = _fill_ages(rows)
 
             if rows.num_rows:
-                yield write_file(target.place, table, PurePosixPath(path).name, rows)
+                yield write_file(target.location, table, PurePosixPath(path).name, rows)
 
     def _require_rows(self, table: str, expected: int, count: int) -> None:
         if count != expected:
@@ -199,7 +199,7 @@ class FloorCopy:
                 row["digest"] = digest = digest_of(row, digest)
 
             table = pa.Table.from_pylist(rows, schema=EPOCHS)
-            files.append(write_file(target.place, "epochs", new_name(rows[-1]["epoch"]), table))
+            files.append(write_file(target.location, "epochs", new_name(rows[-1]["epoch"]), table))
 
         deleted = 2 * last - sum(file.rows for file in files)
         transactions = {deleted_id(target.majority_lake_id()): deleted} if deleted else {}

@@ -77,7 +77,7 @@ def offsets_since(kafka: KafkaAdmin, at_ms: int) -> dict[Partition, int]:
 
     Errors: StartError if there are none; KafkaAwayError.
     """
-    partitions = kafka.places()
+    partitions = kafka.partitions()
     starts = kafka.offsets_at(partitions, at_ms)
 
     if starts == kafka.end_offsets(partitions):
@@ -93,7 +93,7 @@ def offsets_before(kafka: KafkaAdmin, at_ms: int) -> dict[Partition, int]:
 
     Errors: StartError if there are none; KafkaAwayError.
     """
-    partitions = kafka.places()
+    partitions = kafka.partitions()
     ends = kafka.offsets_at(partitions, at_ms)
 
     if ends == kafka.beginning_offsets(partitions):
@@ -118,10 +118,10 @@ def backfill(
     """
     owner = f"{socket.gethostname()}:{os.getpid()}:backfill"
     with ExitStack() as resources:
-        lock = LakeLock(settings.lake.place(), owner)
+        lock = LakeLock(settings.lake.location(), owner)
         resources.callback(lock.release)
         spark = start_session("txlake backfill", settings.spark, lock.fds)
-        resources.enter_context(changing(settings.lake.place()))
+        resources.enter_context(changing(settings.lake.location()))
 
         return run_backfill(spark, settings, owner, starts or {}, ends or {}, progress)
 
@@ -136,7 +136,7 @@ def run_backfill(
 ) -> Rebuilt:
     """Does what `backfill` does, in a running session, on a lake that is locked already."""
     started = time.monotonic()
-    lake = Lake(settings.lake.place())
+    lake = Lake(settings.lake.location())
     kafka = BoundedKafka(settings, starts)
 
     kafka.check()
@@ -167,7 +167,7 @@ def run_backfill(
 
         halves = 0
         for step in _split_ranges(beginnings, targets):
-            next_offsets = {r.place: r.to_offset for r in step}
+            next_offsets = {r.topic_partition: r.to_offset for r in step}
             epochs.run(next_offsets)
             halves += sum(
                 r.to_offset - r.from_offset for r in step if r.topic == settings.kafka.half_topic

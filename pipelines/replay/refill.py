@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from checker.frames import RULE_VERSION, Parameters
 from pipelines.errors import StartError
-from pipelines.replay.archive import Archive, EpochBoundary, Place
+from pipelines.replay.archive import Archive, EpochBoundary, Partition
 from pipelines.replay.epochs import ReplayedEpochs
 from storage.lake.buffered import BufferedLake
 from storage.lake.epochs import Plan, Range
@@ -53,20 +53,23 @@ class ArchiveRunner:
     transactions: int = 0
 
     def slices(
-        self, boundaries: Sequence[EpochBoundary], starts: Mapping[Place, int]
+        self, boundaries: Sequence[EpochBoundary], starts: Mapping[Partition, int]
     ) -> Iterator[EpochSlice]:
         """Returns the ranges that are new to the lake with their records, one slice a boundary."""
-        landed: Mapping[Place, int] = self.epochs.progress.landed()
+        landed: Mapping[Partition, int] = self.epochs.progress.landed()
 
         for boundary in boundaries:
             ranges = tuple(self._ranges(boundary, starts, landed))
             new = ranges if any(r.from_offset < r.to_offset for r in ranges) else ()
             records, is_streamed = self.read(new)
             yield EpochSlice(boundary, new, records, is_streamed)
-            landed = {r.place: r.to_offset for r in ranges}
+            landed = {r.topic_partition: r.to_offset for r in ranges}
 
     def _ranges(
-        self, boundary: EpochBoundary, starts: Mapping[Place, int], landed: Mapping[Place, int]
+        self,
+        boundary: EpochBoundary,
+        starts: Mapping[Partition, int],
+        landed: Mapping[Partition, int],
     ) -> Iterator[Range]:
         topics = self.identity.limits.topics
         ends = {(topics[kind], queue): end for (kind, queue), end in boundary.ends.items()}

@@ -86,7 +86,7 @@ class LakeSettings:
     pending_snapshot_epochs: int = field(default=100, metadata=_whole(1, 500))
     store: dict[str, str] = field(default_factory=dict, repr=False)
 
-    def place(self) -> LakeLocation:
+    def location(self) -> LakeLocation:
         """Returns the lake's location. Errors: NotALakeError."""
         return lake_location(self.path, self.store)
 

@@ -34,8 +34,8 @@ _WRITER_VERSION_MAX = 2
 class LogEntries:
     """One table's log. Errors: StoreRefusedError, StoreAwayError: the entry can be there or not."""
 
-    def __init__(self, place: LakeLocation, table: str, client: S3Store) -> None:
-        self._place = place
+    def __init__(self, location: LakeLocation, table: str, client: S3Store) -> None:
+        self._location = location
         self._table = table
         self._client = client
         self._folder = f"{table}/_delta_log"
@@ -54,8 +54,8 @@ class LogEntries:
         except AlreadyExistsError:
             return False
         except BaseError as error:
-            raise store_error(self._place, error) or StoreAwayError(
-                f"{self._place.path}: {error}"
+            raise store_error(self._location, error) or StoreAwayError(
+                f"{self._location.path}: {error}"
             ) from error
 
     def _has_newer(self, version: int, path: str) -> bool:
@@ -69,10 +69,10 @@ class LogEntries:
         return False
 
 
-def log_entries(place: LakeLocation, table: str) -> LogEntries | None:
+def log_entries(location: LakeLocation, table: str) -> LogEntries | None:
     """Returns a table's log; None if delta-rs has to write it."""
-    client = s3_client(place)
-    return None if client is None else LogEntries(place, table, client)
+    client = s3_client(location)
+    return None if client is None else LogEntries(location, table, client)
 
 
 def is_supported(handle: DeltaTable) -> bool:

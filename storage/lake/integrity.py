@@ -243,7 +243,7 @@ def _count_committed(lake: Lake, table: str, files: pa.Table, committed: int) ->
 
     def read_epochs(unsure: pa.Table) -> pa.ChunkedArray:
         with lake.translating_read_errors(table):
-            dataset = dataset_of(lake.place, table, unsure, lake.schema(table))
+            dataset = dataset_of(lake.location, table, unsure, lake.schema(table))
             return dataset.to_table(columns=["epoch"])["epoch"]
 
     return count_committed(files, committed, read_epochs)
@@ -290,7 +290,7 @@ def _all_tables(lake: Lake, expected: CommittedTables) -> tuple[list[str], list[
 def _foreign_file(lake: Lake, table: str, files: pa.Table) -> str | None:
     """Returns a file of a table's log that lies elsewhere or behind a link: it is not the job's."""
     names = files["path"].to_pylist() if files.num_rows else []
-    folder = lake.place.table_path(table) if lake.place.is_local else None
+    folder = lake.location.table_path(table) if lake.location.is_local else None
 
     own = set(files_of_table(names, folder))
     return next((name for name in names if name not in own), None)
@@ -299,7 +299,7 @@ def _foreign_file(lake: Lake, table: str, files: pa.Table) -> str | None:
 def _missing_file(lake: Lake, table: str, files: pa.Table) -> str | None:
     """Returns a file of a table's log that is missing in its folder, or has another size."""
     with lake.translating_read_errors(table):
-        return lost_file(files, lake.place.filesystem(table))
+        return lost_file(files, lake.location.filesystem(table))
 
 
 def _chain_faults(lake: Lake, progress: Progress) -> list[Fault]:

@@ -33,8 +33,8 @@ _WRITER: Final = "txlake.writer"  # of a commit: the writer that has made it
 class StoreProbe:
     """A probe of one store, in a table that only this one uses; it can be tried again."""
 
-    def __init__(self, place: LakeLocation) -> None:
-        self._place = place
+    def __init__(self, location: LakeLocation) -> None:
+        self._location = location
         self._name = f"_probe-{uuid.uuid4().hex}"
 
     def require_conditional_put(self) -> None:
@@ -43,10 +43,10 @@ class StoreProbe:
         The probe's table is deleted, at the latest by the next try.
         Errors: StoreRefusedError; StoreAwayError if no writer got through.
         """
-        with translating_store_errors(self._place):
+        with translating_store_errors(self._location):
             self._delete()
             try:
-                make_table(self._place, self._name, _SCHEMA, {})
+                make_table(self._location, self._name, _SCHEMA, {})
                 for _ in range(_ROUNDS):
                     self._race()
             except BaseException:
@@ -79,13 +79,13 @@ class StoreProbe:
             winners.add(maker)
 
         if not winners:
-            raise _no_winner(self._place, [error for error in errors if error is not None])
+            raise _no_winner(self._location, [error for error in errors if error is not None])
 
         if len(winners) > 1:
             raise StoreRefusedError(
-                f"the lake {self._place.path}: its store let {len(winners)} of {_WRITERS} writers "
-                "make one version of a table; a lake needs conditional PUT (If-None-Match), by "
-                "which one does"
+                f"the lake {self._location.path}: its store let {len(winners)} of {_WRITERS} "
+                "writers make one version of a table; a lake needs conditional PUT "
+                "(If-None-Match), by which one does"
             )
 
     def _maker_of(self, version: int) -> str | None:
@@ -96,18 +96,18 @@ class StoreProbe:
         return str(handle.history(1)[0].get(_WRITER))
 
     def _open(self) -> DeltaTable:
-        path = self._place.table_path(self._name)
-        return DeltaTable(path, storage_options=self._place.storage_options)
+        path = self._location.table_path(self._name)
+        return DeltaTable(path, storage_options=self._location.storage_options)
 
     def _delete(self) -> None:
-        root: pa_fs.FileSystem = self._place.filesystem("")
+        root: pa_fs.FileSystem = self._location.filesystem("")
         with suppress(FileNotFoundError):
             root.delete_dir(self._name)
 
 
-def _no_winner(place: LakeLocation, errors: list[Exception]) -> LakeError:
+def _no_winner(location: LakeLocation, errors: list[Exception]) -> LakeError:
     """Returns the error that kept all writers from making a version: a refusal before others."""
-    translated = [store_error(place, error) for error in errors]
+    translated = [store_error(location, error) for error in errors]
     known = [error for error in translated if error is not None]
     refusals = [error for error in known if isinstance(error, StoreRefusedError)]
 
@@ -116,5 +116,5 @@ def _no_winner(place: LakeLocation, errors: list[Exception]) -> LakeError:
 
     reason = str(errors[0]).strip().partition("\n")[0]
     return StoreAwayError(
-        f"the store of the lake {place.path} let no writer make a version of a table ({reason})"
+        f"the store of the lake {location.path} let no writer make a version of a table ({reason})"
     )

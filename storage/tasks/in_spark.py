@@ -19,7 +19,7 @@ from storage.tasks.file_buffer import Files, files_to_json, from_json, merge_fil
 from storage.tasks.kafka_reader import KafkaSource, RecordRange, close_consumer, read_records
 from storage.tasks.land import Landing
 
-FILES_IN_SPARK: Final = "files string"
+FILES_DDL: Final = "files string"
 # Under load a worker has a task every second or two, else whenever records come.
 _IDLE_S = 30.0
 # A task with more rows belongs to a large epoch. Its decision, which comes next, takes most of the
@@ -54,7 +54,7 @@ class LandTask:
                     yield from self.landing(records(self.shares[index]))
 
         if row_count > _LARGE_ROWS:
-            _give_back()
+            _release_memory()
 
 
 @dataclass(frozen=True)
@@ -111,10 +111,10 @@ def _configure_worker() -> None:
     gc.freeze()
     pa.set_cpu_count(1)
     malloc.keep_free_arrays()
-    signal.signal(signal.SIGALRM, lambda *_: _give_back())
+    signal.signal(signal.SIGALRM, lambda *_: _release_memory())
 
 
-def _give_back() -> None:
+def _release_memory() -> None:
     """Closes Kafka's consumer; gives the free memory of Arrow and malloc back to the system."""
     close_consumer()
     pa.default_memory_pool().release_unused()

@@ -96,7 +96,7 @@ class Peaks:
 
 def landed(settings: Settings) -> Counter[str | None]:
     """Count what was landed of `HEADERS`, by its error; the job's own PINGs have none."""
-    lake = Lake(settings.lake.place())
+    lake = Lake(settings.lake.location())
     if not lake.exists():
         return Counter()
     errors: Counter[str | None] = Counter()

@@ -82,7 +82,7 @@ def test_a_start_after_a_death_in_a_landing_takes_smaller_steps_until_that_is_la
         second.terminate()
         assert second.wait(DEADLINE_S) == 0
 
-    assert Lake(settings.lake.place()).read("half", ["epoch"]).num_rows == HALVES
+    assert Lake(settings.lake.location()).read("half", ["epoch"]).num_rows == HALVES
     assert not mark.exists()
 
 

@@ -201,7 +201,7 @@ def test_a_dry_run_writes_nothing(job: Job, wire: KafkaWriter, conf: str) -> Non
     kafka = KafkaAdmin(job.settings, job.settings.kafka.topics())
     offset = wire.half("dry", **IMMUNE)
     wait_for_half(job, "dry")
-    before = kafka.end_offsets(kafka.places())
+    before = kafka.end_offsets(kafka.partitions())
     for words in (
         ("tx", "commit", f"0-{offset}"),
         ("tx", "rollback", f"0-{offset}"),
@@ -211,7 +211,7 @@ def test_a_dry_run_writes_nothing(job: Job, wire: KafkaWriter, conf: str) -> Non
     ):
         told = run(conf, *words, "--dry-run", *WAIT)
         assert (told["offset"], told["result"]) == (None, None), words
-    assert kafka.end_offsets(kafka.places()) == before
+    assert kafka.end_offsets(kafka.partitions()) == before
     assert explain(conf, "dry")["status"] == "PENDING"
 
 

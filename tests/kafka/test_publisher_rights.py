@@ -149,10 +149,10 @@ def test_job_and_operator_have_the_rights_on_what_is_published_that_they_need(
     assert read_positions(job)["topics/1"][1] == 2
     watch = PublisherWatch(job, lambda: True)
     watch.read_once()
-    assert [(status.lag, status.trouble) for status in watch.statuses] == [(1, None)]
+    assert [(status.lag, status.unknown_reason) for status in watch.statuses] == [(1, None)]
 
     (status,) = find_publishers(lake.settings_of(OPERATOR), MemberGroup.describe)
-    assert (status.lag, status.trouble) == (1, None)
+    assert (status.lag, status.unknown_reason) == (1, None)
     conf = ("--conf", lake.conf(OPERATOR))
     assert "orders" in said("verify", "--published", *conf)
     assert "published by main" in said("tx", "explain", "half:0-0", *conf)

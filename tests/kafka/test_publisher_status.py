@@ -20,7 +20,7 @@ from pipelines.kafka_client.group_member import Member
 from pipelines.kafka_client.group_members import MemberGroup
 from pipelines.local_broker.broker import Broker
 from pipelines.metrics.publisher_watch import PublisherWatch
-from pipelines.publish.process import PublisherProcess, elects, group_of
+from pipelines.publish.process import PublisherProcess, elected_process, group_of
 from pipelines.publish.publisher import Turn
 from pipelines.publish.status import find_publishers, read_publishers
 from pipelines.settings import Settings
@@ -60,7 +60,7 @@ def member_of(settings: Settings, lake_id: str) -> Member:
         publisher.client,
         publisher.progress_topic,
         group_of(lake_id, "main"),
-        elects("main"),
+        elected_process("main"),
         "host:1:hangs",
     )
 
@@ -204,7 +204,9 @@ def test_a_scrape_has_each_publisher_without_the_request_that_can_end_the_job(
     monkeypatch.delattr(MemberGroup, "describe")
     watch = PublisherWatch(settings, lambda: True)
     watch.read_once()
-    assert [status.trouble is None for status in watch.statuses] == [True, False], watch.statuses
+    assert [status.unknown_reason is None for status in watch.statuses] == [True, False], (
+        watch.statuses
+    )
     told = ReportedHistory(reporter_of())
     told.reporter._publishers = watch
     samples = told.tell(History()).samples()

@@ -140,7 +140,7 @@ class LaggingJob(AgingJob):
 
     def _plan(self, known: bool, ops_ahead: int) -> Plan:
         plan = super()._plan(known, ops_ahead)
-        ends = {r.place: r.end_offset for r in plan.ranges}
+        ends = {r.topic_partition: r.end_offset for r in plan.ranges}
         self._horizons.append(EndOffsetSample(self.at, ends))
         self._known = known_at(self._horizons, plan.landed(), self._known, TOPICS["op"])
         self.last = replace(plan, known_at=dict(self._known))

@@ -103,7 +103,7 @@ class EpochHarness:
     def waiting(self, held_back: Collection[str] = ()) -> dict[Partition, int]:
         """Return where the records of the next epoch end."""
         starts = self.epochs.start_offsets()
-        ends = self._kafka.end_offsets(self._kafka.places())
+        ends = self._kafka.end_offsets(self._kafka.partitions())
         return {
             place: starts[place] if place[0] in held_back else end for place, end in ends.items()
         }

@@ -52,9 +52,9 @@ class FaultPoints:
             return done
         raise SeenError(name) if self.mode == "error after" else Crash(name)
 
-    def lake(self, place: str | LakeLocation, *, is_driver: bool = False) -> Lake:
+    def lake(self, location: str | LakeLocation, *, is_driver: bool = False) -> Lake:
         """Return a lake that is watched."""
-        return _WatchedLake(place, self, is_driver)
+        return _WatchedLake(location, self, is_driver)
 
     def asker(self, *connection: Any) -> KafkaCheckSender:
         """Return an asker that is watched. Input: as of a KafkaCheckSender."""
@@ -62,8 +62,8 @@ class FaultPoints:
 
 
 class _WatchedLake(Lake):
-    def __init__(self, place: str | LakeLocation, watch: FaultPoints, is_driver: bool) -> None:
-        super().__init__(place, is_driver=is_driver)
+    def __init__(self, location: str | LakeLocation, watch: FaultPoints, is_driver: bool) -> None:
+        super().__init__(location, is_driver=is_driver)
         self._watch = watch
 
     def create_table(self, table: str) -> None:

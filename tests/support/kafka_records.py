@@ -56,7 +56,7 @@ def landed(records: pa.Table, path: Path) -> list[dict[str, Any]]:
     lake = Lake(str(path))
     for kind in (HALF, SCHEDULE):
         lake.create_table(kind)
-    batch = landed_here(records.to_batches(), Landing(lake.place, 1, LIMITS), 1)
+    batch = landed_here(records.to_batches(), Landing(lake.location, 1, LIMITS), 1)
     rows = []
     for kind in KINDS:
         lake.add_files(kind, batch.files.get(kind, []), 1)

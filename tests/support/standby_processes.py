@@ -67,7 +67,7 @@ class Drivers:
         self._numbers = itertools.count(1)
         self._processes: list[Process] = []
         self._wire = KafkaWriter(settings)
-        self._lake = Lake(settings.lake.place())
+        self._lake = Lake(settings.lake.location())
 
     def start(self, *options: str) -> Process:
         """Starts a driver. Input: options of `txlake run`."""
@@ -134,7 +134,7 @@ class Drivers:
 
     def owners(self) -> list[str]:
         """Returns who has planned each epoch, from the first on."""
-        rows = Lake(self.settings.lake.place()).read("epochs", ["epoch", "state", "owner"])
+        rows = Lake(self.settings.lake.location()).read("epochs", ["epoch", "state", "owner"])
         planned = [row for row in rows.to_pylist() if row["state"] == "planned"]
         return [row["owner"] for row in sorted(planned, key=lambda row: int(row["epoch"]))]
 
@@ -150,7 +150,7 @@ class Drivers:
     def check(self) -> None:
         """Checks that each message is there once, and the invariants of the lake."""
         assert sorted(self.delivered()) == sorted(self.sent)
-        report = verify(Lake(self.settings.lake.place()))
+        report = verify(Lake(self.settings.lake.location()))
         assert {f.invariant.name: f.rows for f in report.findings if f.violations} == {}
 
     def end(self) -> None:

@@ -83,7 +83,7 @@ class LightStory(CrashScenario):
         """Returns the epochs of a lake, for a process that lands without Spark."""
         assert not stream
         settings, watch = self.of(folder), watch or FaultPoints()
-        lake = watch.lake(settings.lake.place(), is_driver=True)
+        lake = watch.lake(settings.lake.location(), is_driver=True)
         return EpochHarness(None, settings, lake, watch.asker, f"process-{os.getpid()}")
 
     def send_more(self) -> None:
@@ -95,7 +95,7 @@ class LightStory(CrashScenario):
         for number in range(3, LAST + 1):
             if number > 3:
                 wire.end(COMMIT, wire.half(f"more{number}", body=b"more"))
-            self.ends[number] = kafka.end_offsets(kafka.places())
+            self.ends[number] = kafka.end_offsets(kafka.partitions())
 
     def go_on(self, rig: EpochHarness, to_epoch: int) -> None:
         """Runs what is left of the story, from wherever the lake is."""
@@ -233,7 +233,7 @@ def _maintain(story: LightStory, folder: Path) -> None:
         rig.start()
         story.go_on(rig, 3)
         owner, settings = rig.owner, story.of(folder)
-    lake = Lake(settings.lake.place(), is_driver=True)
+    lake = Lake(settings.lake.location(), is_driver=True)
     election = Election(settings.kafka, lake.path, owner)  # the lake alone is asked
     owned = Leadership(lake, owner, election, threading.Event()).require_newest_plan_is_ours
     plan, delete = read_progress(lake).last, Maintenance._delete

@@ -101,7 +101,7 @@ def test_stories_that_are_being_told_do_not_become_more() -> None:
 
 def test_records_of_a_minute_have_its_instants_and_the_next_offsets() -> None:
     _, kafka = _told(50)
-    ends = kafka.end_offsets(kafka.places())
+    ends = kafka.end_offsets(kafka.partitions())
 
     rows = kafka.take().to_pylist()
 

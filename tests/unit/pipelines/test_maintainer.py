@@ -247,7 +247,7 @@ def test_a_dry_run_says_what_would_be_done_and_offline_does_it(job: InMemoryJob,
 
 
 def test_offline_is_refused_while_a_driver_holds_the_lake(job: InMemoryJob, conf: str) -> None:
-    lock = LakeLock(job.lake.place, "host:1:driver")
+    lock = LakeLock(job.lake.location, "host:1:driver")
     text = said("maintain", "--conf", conf, "--offline", code=1)
     lock.release()
     assert "is written by host:1:driver: one driver at a time" in text

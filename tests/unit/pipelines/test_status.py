@@ -174,7 +174,7 @@ def published(since_ms: int = 0, lag: int = 1, **values: Any) -> Facts:
             id="a publisher that has stopped is not gone, too",
         ),
         pytest.param(
-            published(DAY_MS, trouble="no answer"), ["publisher_unknown"],
+            published(DAY_MS, unknown_reason="no answer"), ["publisher_unknown"],
             id="its Kafka does not answer",
         ),
         pytest.param(with_lake(epoch_at=NOW + 60_000), [], id="as far ahead as clocks can be"),

@@ -74,7 +74,7 @@ def placements(every: int = 3) -> pa.Table:
 
 
 def delivery(lake: Lake, rows: pa.Table) -> Delivery:
-    return Delivery(lake.place, 4, START_AT, rows, TABLES)
+    return Delivery(lake.location, 4, START_AT, rows, TABLES)
 
 
 def commit(lake: Lake, files: Files) -> dict[str, list[dict[str, object]]]:
@@ -110,7 +110,7 @@ def test_every_message_is_where_its_placement_says(lake: Lake) -> None:
 
 def by_tasks(lake: Lake, whole: Delivery, parts: list[pa.Table]) -> Files:
     """Deliver as tasks do: each gets its own copy of the task, and a slice as bytes."""
-    landed = LandedFiles(lake.place, _files(lake, whole.placements))
+    landed = LandedFiles(lake.location, _files(lake, whole.placements))
     sent = pickle.dumps(DeliverTask(whole, landed))
     slices = (pa.RecordBatch.from_pydict({"placements": [as_bytes(part)]}) for part in parts)
     return merge_files(

@@ -152,7 +152,7 @@ def test_a_due_message_that_is_not_there_stops_the_epoch(lake: Lake) -> None:
 
     def delivery(placements: pa.Table) -> Delivery:
         tables = {"orders": "topics/1"}
-        return Delivery(lake.place, 2, START_AT, placements, tables, (START_AT, START_AT))
+        return Delivery(lake.location, 2, START_AT, placements, tables, (START_AT, START_AT))
 
     with pytest.raises(LakeError, match="but 1 could not be found there"):
         MessageDelivery(None).deliver(lake, delivery(gone), 0)

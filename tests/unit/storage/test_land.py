@@ -71,7 +71,7 @@ def run(
 ) -> tuple[pa.Table, dict[str, list[DataFile]]]:
     """Land records and commit the files. Output: narrow rows, files by table."""
     narrow, files = [], {}
-    for batch in Landing(lake.place, epoch, LIMITS)(batches(records, rows)):
+    for batch in Landing(lake.location, epoch, LIMITS)(batches(records, rows)):
         for part, written in read_landed(batch):
             narrow.append(part)
             for table, those in written.items():
@@ -157,7 +157,7 @@ def test_task_without_a_record_writes_nothing(lake: Lake) -> None:
 def test_task_that_runs_again_gives_the_same_rows_in_files_of_its_own(lake: Lake) -> None:
     records = halves(20, 50)
     first, second = (
-        list(Landing(lake.place, 1, LIMITS)(batches(records))) for _ in range(2)
+        list(Landing(lake.location, 1, LIMITS)(batches(records))) for _ in range(2)
     )  # a failed attempt, or a twin
     told = [json.loads(attempt[-1].column("files")[0].as_py()) for attempt in (first, second)]
     paths = [told_of[HALF][0]["path"] for told_of in told]
@@ -175,7 +175,7 @@ def test_decoding_grows_with_the_headers_of_a_record_and_not_with_their_square(l
         took = []
         for _ in range(3):
             began = time.process_time()
-            list(Landing(lake.place, 1, LIMITS)([batch]))
+            list(Landing(lake.location, 1, LIMITS)([batch]))
             took.append(time.process_time() - began)
         return min(took)
 
@@ -185,7 +185,7 @@ def test_decoding_grows_with_the_headers_of_a_record_and_not_with_their_square(l
 
 
 def test_file_that_is_seen_later_is_waited_for(lake: Lake) -> None:
-    (*_, last) = Landing(lake.place, 1, LIMITS)(batches(halves(3, 10)))
+    (*_, last) = Landing(lake.location, 1, LIMITS)(batches(halves(3, 10)))
     ((_, files),) = read_landed(last)
     path = Path(lake.path) / HALF / files[HALF][0].path
     path.rename(path.with_suffix(".hidden"))
@@ -200,7 +200,7 @@ def test_file_that_vacuum_has_taken_before_its_commit_is_never_named(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("storage.files.data_files.VISIBLE_S", 0.2)
-    (*_, last) = Landing(lake.place, 1, LIMITS)(batches(halves(3, 10)))
+    (*_, last) = Landing(lake.location, 1, LIMITS)(batches(halves(3, 10)))
     ((_, files),) = read_landed(last)
     (Path(lake.path) / HALF / files[HALF][0].path).unlink()
     with pytest.raises(LakeError, match="is not there after 0 s: nothing is lost, start again"):

@@ -108,8 +108,8 @@ class Crash(BaseException):
     """What a test raises in place of a crash."""
 
 
-def half_written(place: LakeLocation, table: str, name: str, *_: Any, **__: Any) -> None:
-    Path(place.table_path(table), name).write_bytes(b"PAR1 and no more")
+def half_written(location: LakeLocation, table: str, name: str, *_: Any, **__: Any) -> None:
+    Path(location.table_path(table), name).write_bytes(b"PAR1 and no more")
     raise Crash
 
 
