@@ -27,12 +27,16 @@ from storage.files.s3_client import s3_client
 from storage.lake.store_error import store_error
 from txlake._delta_log import entry_name, version_of
 
-# The newest protocol whose tables our entries fit: no feature that a writer has to know.
+# Up to this writer version of Delta our entries are complete. Later ones can ask a writer for more:
+# checks of constraints, a change feed.
 _WRITER_VERSION_MAX = 2
 
 
 class LogEntries:
-    """One table's log. Errors: StoreRefusedError, StoreAwayError: the entry can be there or not."""
+    """One table's log, to which entries are appended.
+
+    Errors: StoreRefusedError, StoreAwayError: the entry may have been written or not.
+    """
 
     def __init__(self, location: LakeLocation, table: str, client: S3Store) -> None:
         self._location = location
@@ -41,14 +45,15 @@ class LogEntries:
         self._folder = f"{table}/_delta_log"
 
     def append_entry(self, version: int, entry: bytes) -> bool:
-        """Writes the entry of a version, if it is the newest then.
+        """Writes the entry of a version, unless the log has that version or a later one.
 
-        A driver that slept until another had cleaned up the log would put an entry that nobody
-        reads. So the log of `epochs`, whose rows begin and end an epoch, is listed after the PUT.
+        A driver that was suspended until another had cleaned up the log finds no entry of its
+        version, and puts one that nobody reads. So the log of `epochs`, whose rows begin and end an
+        epoch, is listed after the PUT.
         Output: False if another has written that version, or a later one.
         """
+        path = f"{self._folder}/{entry_name(version)}"
         try:
-            path = f"{self._folder}/{entry_name(version)}"
             obstore.put(self._client, path, entry, mode="create", use_multipart=False)
             return self._table != "epochs" or not self._has_newer(version, path)
         except AlreadyExistsError:
@@ -70,7 +75,7 @@ class LogEntries:
 
 
 def log_entries(location: LakeLocation, table: str) -> LogEntries | None:
-    """Returns a table's log; None if delta-rs has to write it."""
+    """Returns a table's log; None if delta-rs has to write it, since there is no `s3_client`."""
     client = s3_client(location)
     return None if client is None else LogEntries(location, table, client)
 
@@ -121,10 +126,11 @@ def with_added(files: pa.Table, added: Sequence[DataFile]) -> pa.Table:
 
     rows = [_row(file) for file in added]
     names = [name for name in files.column_names if any(name in row for row in rows)]
-    columns = [
-        pa.array([row.get(name) for row in rows]).cast(files.schema.field(name).type)
-        for name in names
-    ]
+
+    columns = []
+    for name in names:
+        values = pa.array([row.get(name) for row in rows])
+        columns.append(values.cast(files.schema.field(name).type))
 
     return pa.concat_tables([files, pa.table(columns, names)], promote_options="default")
 

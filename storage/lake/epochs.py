@@ -27,7 +27,7 @@ from storage.rows import instant, milliseconds
 from storage.schemas import EPOCHS, SNAPSHOT, STATE_TABLES
 
 PLANNED, COMMITTED = "planned", "committed"
-Partition = tuple[str, int]
+Partition = tuple[str, int]  # Kafka topic, partition
 
 
 @dataclass(frozen=True)

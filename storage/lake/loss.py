@@ -29,11 +29,8 @@ class Loss:
 
     def accepts(self, partition: Partition, lost: range) -> bool:
         """Returns whether it names all of a loss, and nothing that Kafka still has."""
-        return (
-            self.topic_partition == partition
-            and self.first <= lost.start
-            and self.last == lost.stop - 1
-        )
+        is_covered = self.first <= lost.start and self.last == lost.stop - 1
+        return self.topic_partition == partition and is_covered
 
 
 def as_parameter(losses: Iterable[Loss]) -> list[dict[str, Any]]:

@@ -32,10 +32,10 @@ def translating_read_errors(location: LakeLocation, table: str) -> Iterator[None
         raise
 
     except (DeltaError, OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        trouble = disk_error(location, error) or store_error(location, error)
-        if trouble is None and isinstance(error, TableNotFoundError):
-            trouble = missing(location.path, table)
-        raise trouble or _unreadable(location.path, table, error) from error
+        translated = disk_error(location, error) or store_error(location, error)
+        if translated is None and isinstance(error, TableNotFoundError):
+            translated = missing(location.path, table)
+        raise translated or _unreadable(location.path, table, error) from error
 
     except BaseException as error:  # delta-rs panics over some logs
         if not is_panic(error):
@@ -52,10 +52,10 @@ def translating_store_errors(location: LakeLocation) -> Iterator[None]:
     try:
         yield
     except (DeltaError, OSError, pa.ArrowException) as error:
-        trouble = store_error(location, error)
-        if trouble is None:
+        translated = store_error(location, error)
+        if translated is None:
             raise
-        raise trouble from error
+        raise translated from error
 
 
 @contextmanager
@@ -72,10 +72,10 @@ def changing(location: LakeLocation) -> Iterator[None]:
             "writes it, or its store lost an answer; nothing is lost: run the command again"
         ) from error
     except Exception as error:  # Spark passes on the errors of its tasks
-        trouble = disk_error(location, error) or store_error(location, error)
-        if trouble is None:
+        translated = disk_error(location, error) or store_error(location, error)
+        if translated is None:
             raise
-        raise trouble from error
+        raise translated from error
 
 
 def make_table(

@@ -52,7 +52,8 @@ class TableHead:
             handle = self._handle.newest()
 
         self._is_current = True
-        self._added, self._ahead = [], 0
+        self._added = []
+        self._ahead = 0
         return handle
 
     def cached_handle(self) -> DeltaTable:
@@ -78,7 +79,8 @@ class TableHead:
         """Drops all that is known."""
         self._handle.forget()
         self._is_current = False
-        self._added, self._ahead = [], 0
+        self._added = []
+        self._ahead = 0
         self._seen = -1, -1
 
     def transaction(self, handle: DeltaTable, app_id: str) -> int:

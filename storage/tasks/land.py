@@ -35,11 +35,11 @@ _PORTION_ROWS = 16_384
 _PORTION_BYTES = 8 * 1024 * 1024
 _RUNS_MAX = 64  # pieces of Kafka partitions in a portion; without transactions there are few
 FILE_BYTES: Final = 64 * 1024 * 1024
-# What a task yields: a row a portion. `narrow`: an Arrow stream of RECORDS; `files`: JSON.
-LANDED: Final = pa.schema([("narrow", pa.binary()), ("files", pa.string())])
+# What a task yields: a row a portion. `records`: an Arrow stream of RECORDS; `files`: JSON.
+LANDED: Final = pa.schema([("records", pa.binary()), ("files", pa.string())])
 # The text of a task's error when its rows are too large: of an error only the text crosses Spark.
 TOO_MUCH: Final = "an epoch's records are too large for the driver"
-LANDED_DDL: Final = "narrow binary, files string"
+LANDED_DDL: Final = "records binary, files string"
 
 
 @dataclass(frozen=True)
@@ -139,5 +139,5 @@ def _landed_row(metadata_rows: pa.Table, files: Files) -> pa.RecordBatch:
 
 def read_landed(row: pa.RecordBatch) -> Iterator[tuple[pa.Table, Files]]:
     """Returns the portions that tasks yielded. Output: rows (RECORDS), files by table."""
-    for rows, files in zip(row.column("narrow"), row.column("files").to_pylist(), strict=True):
+    for rows, files in zip(row.column("records"), row.column("files").to_pylist(), strict=True):
         yield from_bytes(rows), from_json(files)
