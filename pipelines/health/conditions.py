@@ -61,7 +61,8 @@ def no_epoch(facts: Facts) -> list[str]:
 
 def lag(facts: Facts) -> list[str]:
     """The oldest record that is not landed has waited for LAG_MS."""
-    behind, waiting = facts.lag_ms, facts.records_waiting or 0
+    behind = facts.lag_ms
+    waiting = facts.records_waiting or 0
     if behind is None or behind < LAG_MS:
         return []
 

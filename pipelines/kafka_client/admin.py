@@ -258,9 +258,7 @@ class KafkaAdmin:
         partitions = list(partitions)
         ends = self.end_offsets(partitions)
         offsets = self._offsets(partitions, OffsetSpec.for_timestamp(at_ms))
-        return {
-            place: offsets[place] if offsets[place] >= 0 else end for place, end in ends.items()
-        }
+        return {at: offsets[at] if offsets[at] >= 0 else end for at, end in ends.items()}
 
     def _offsets(self, partitions: Iterable[Partition], spec: Any) -> dict[Partition, int]:
         specs = {TopicPartition(topic, partition): spec for topic, partition in partitions}
@@ -274,8 +272,8 @@ class KafkaAdmin:
         )
 
         return {
-            (place.topic, place.partition): int(self._cluster.result_of(future, "offsets").offset)
-            for place, future in futures.items()
+            (at.topic, at.partition): int(self._cluster.result_of(future, "offsets").offset)
+            for at, future in futures.items()
         }
 
 

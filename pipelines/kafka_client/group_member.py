@@ -43,7 +43,10 @@ _REFUSALS = (
 
 @dataclass(frozen=True)
 class ElectedProcess:
-    """The process that a group elects, in words: `the driver of this lake`, of `the job`."""
+    """The process that a group elects, as errors name it: `the driver of this lake`.
+
+    `program`: whose rights it needs: `the job`.
+    """
 
     name: str
     program: str
@@ -53,7 +56,7 @@ class Member:
     """A membership, kept by a thread of its own from `join` to `leave`.
 
     `term`: how many times Kafka has elected this member.
-    Input: a topic of one partition; the group, and in words the process that it elects; the name of
+    Input: a topic of one partition; the group, and the process that it elects; `owner`: the name of
     this member, which Kafka shows in the group's description.
     Errors: StartError for settings that librdkafka does not take.
     """

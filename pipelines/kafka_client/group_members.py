@@ -62,6 +62,7 @@ class MemberGroup:
         futures = self._cluster.admin.describe_consumer_groups(
             [self.id], request_timeout=_REQUEST_S
         )
+
         try:
             return members_of(futures[self.id].result(timeout=_REQUEST_S + REQUEST_TIMEOUT_S))
         except (KafkaException, FutureTimeoutError) as error:

@@ -80,4 +80,4 @@ class Lag:
 
     def _behind(self, ends: Mapping[Partition, int]) -> int:
         landed = self._landed or {}
-        return sum(max(0, end - landed.get(place, 0)) for place, end in ends.items())
+        return sum(max(0, end - landed.get(partition, 0)) for partition, end in ends.items())

@@ -43,7 +43,7 @@ _NEEDED = {
     SCHEDULE: ("real_topic", "body"),
     ADMIN: ("command", "target"),
 }
-Partition = tuple[str, int]  # kind, queue
+Partition = tuple[str, int]  # kind of record, queue
 
 # Commands and halves come before the operations that were stored in the same millisecond.
 _CUTS = """
@@ -215,8 +215,8 @@ def _deduplicated(kind: str, rows: pa.Table) -> pa.Table:
     is_again = is_repeat(rows, ("queue_id", "queue_offset"))
     if not pc.any(is_again).as_py():
         return rows
-    for place in pc.indices_nonzero(is_again).to_pylist():
-        a, b = (rows.slice(n, 1).drop_columns("epoch") for n in (place - 1, place))
+    for index in pc.indices_nonzero(is_again).to_pylist():
+        a, b = (rows.slice(n, 1).drop_columns("epoch") for n in (index - 1, index))
 
         if not a.equals(b):
             row = b.to_pylist()[0]

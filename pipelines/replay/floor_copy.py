@@ -166,9 +166,9 @@ class FloorCopy:
             files = files.filter(pc.fill_null(is_below, True))
 
         paths = files["path"].to_pylist() if files.num_rows else []
-        for place, path in enumerate(paths):
+        for index, path in enumerate(paths):
             with self.lake.translating_read_errors(table):
-                file = dataset_of(self.lake.location, table, files.slice(place, 1), schema)
+                file = dataset_of(self.lake.location, table, files.slice(index, 1), schema)
                 rows = file.to_table(filter=(epoch <= self.floor.epoch) & (epoch > deleted_epoch))
                 rows.validate(full=True)
 
@@ -264,9 +264,9 @@ def below_floor(lake: Lake) -> FloorCopy | None:
 
 def _fill_ages(pending: pa.Table) -> pa.Table:
     """Returns rows of `pending` with `age_from_at`: a lake of format 4 counts from `stored_at`."""
-    place = pending.schema.get_field_index("age_from_at")
+    column = pending.schema.get_field_index("age_from_at")
     age_from_at = pc.coalesce(pending["age_from_at"], pending["stored_at"])
-    return pending.set_column(place, pending.schema.field(place), age_from_at)
+    return pending.set_column(column, pending.schema.field(column), age_from_at)
 
 
 def _commit(

@@ -47,21 +47,22 @@ class BoundedKafka(KafkaAdmin):
         super().__init__(settings, settings.kafka.topics())
         self._starts = dict(starts)
 
-    def beginning_offsets(self, places: Iterable[Partition]) -> dict[Partition, int]:
+    def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Returns the offset at which each partition begins for us.
 
         Errors: StartError if Kafka no longer has it.
         """
-        offsets = super().beginning_offsets(places)
+        offsets = super().beginning_offsets(partitions)
 
-        for place, start in self._starts.items():
-            if place in offsets and start < offsets[place]:
+        for (topic, partition), start in self._starts.items():
+            first = offsets.get((topic, partition), start)
+            if start < first:
                 raise StartError(
-                    f"Kafka has {place[0]} partition {place[1]} from offset {offsets[place]} on; "
-                    f"offset {start} was asked for"
+                    f"Kafka has {topic} partition {partition} from offset {first} on; offset "
+                    f"{start} was asked for"
                 )
 
-        return {place: self._starts.get(place, first) for place, first in offsets.items()}
+        return {at: self._starts.get(at, first) for at, first in offsets.items()}
 
 
 def identity_from_kafka(settings: Settings) -> Identity:
@@ -161,8 +162,8 @@ def run_backfill(
         kafka_ends = kafka.end_offsets(beginnings)
         _require_offsets(kafka_ends, starts, ends)
         targets = {
-            place: max(beginnings[place], min(ends.get(place, end), end))
-            for place, end in kafka_ends.items()
+            partition: max(beginnings[partition], min(ends.get(partition, end), end))
+            for partition, end in kafka_ends.items()
         }
 
         halves = 0
@@ -182,12 +183,12 @@ def run_backfill(
 
 def _check_starts(epochs: EpochRunner, starts: Mapping[Partition, int]) -> None:
     landed = epochs.progress.landed()
-    for place, start in starts.items():
-        if start > landed.get(place, start):
+    for (topic, partition), start in starts.items():
+        end = landed.get((topic, partition), start)
+        if start > end:
             raise StartError(
-                f"the lake has landed {place[0]} partition {place[1]} up to offset "
-                f"{landed[place]}; from offset {start} on was asked for: what is between would be "
-                "missing"
+                f"the lake has landed {topic} partition {partition} up to offset {end}; from "
+                f"offset {start} on was asked for: what is between would be missing"
             )
 
 
@@ -205,11 +206,12 @@ def _require_offsets(
                 "and has no such partition"
             )
 
-    for place, start in starts.items():
-        if start > kafka_ends[place]:
+    for (topic, partition), start in starts.items():
+        end = kafka_ends[topic, partition]
+        if start > end:
             raise StartError(
-                f"Kafka has {place[0]} partition {place[1]} up to offset {kafka_ends[place]}; from "
-                f"offset {start} on was asked for"
+                f"Kafka has {topic} partition {partition} up to offset {end}; from offset {start} "
+                "on was asked for"
             )
 
 
@@ -231,4 +233,4 @@ def _split_ranges(
 
 
 def _count(beginnings: Mapping[Partition, int], ends: Mapping[Partition, int]) -> int:
-    return sum(end - beginnings[place] for place, end in ends.items())
+    return sum(end - beginnings[partition] for partition, end in ends.items())

@@ -273,7 +273,7 @@ def _fill(
 
 def _count(boundary: EpochBoundary, starts: Mapping[Partition, int]) -> int:
     """Returns the number of records up to a boundary."""
-    return sum(end - starts[place] for place, end in boundary.ends.items())
+    return sum(end - starts[partition] for partition, end in boundary.ends.items())
 
 
 def _copy_floor(target: BufferedLake, below: FloorCopy) -> int:

@@ -75,17 +75,17 @@ class ArchiveRunner:
         ends = {(topics[kind], queue): end for (kind, queue), end in boundary.ends.items()}
         first_offsets = {(topics[kind], queue): offset for (kind, queue), offset in starts.items()}
 
-        for place in sorted({*landed, *ends}):
-            start = landed.get(place, first_offsets.get(place, 0))
-            end = max(start, ends.get(place, 0))
-            if place in landed and first_offsets.get(place, 0) > start:
+        for partition in sorted({*landed, *ends}):
+            start = landed.get(partition, first_offsets.get(partition, 0))
+            end = max(start, ends.get(partition, 0))
+            if partition in landed and first_offsets.get(partition, 0) > start:
                 raise StartError(
-                    f"{self.target.path} has landed {place[0]} partition {place[1]} up to offset "
-                    f"{start}, and the records begin at {first_offsets[place]}: what is "
+                    f"{self.target.path} has landed {partition[0]} partition {partition[1]} up to "
+                    f"offset {start}, and the records begin at {first_offsets[partition]}: what is "
                     "between is missing"
                 )
 
-            yield Range(*place, start, end, end)
+            yield Range(*partition, start, end, end)
 
     def read(self, planned: Sequence[Range]) -> tuple[dict[str, pa.Table], bool]:
         """Returns the records of some ranges, and whether they are too large to be read whole."""
