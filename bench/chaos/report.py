@@ -24,15 +24,19 @@ def differences(chaos: Chaos, facts: Facts) -> list[str]:
     lake = Lake(chaos.location)
     found = compare(facts, chaos.journal, chaos.seen, CHECK_MAX)
     found += [f"raw: {text}" for text in compare_raw(lake, facts, chaos.raw_journal)]
+
     if chaos.published is not None:
         told = compare_published(facts, chaos.published, chaos.seen_in_kafka)
         found += [f"published: {text}" for text in told]
+
     for finding in verify(lake).findings:
         found += [f"verify: {finding.invariant.name}: {row}" for row in finding.rows]
+
     replayed = replay.verify(lake)
     found += first([f"replay: {row}" for row in replayed.differences.to_pylist()])
     if not replayed.is_equal and not replayed.differences.num_rows:
         found.append(f"replay: {replayed.compared.to_pylist()}")
+
     return [*found, *chaos.counts.unexpected]
 
 
@@ -40,8 +44,10 @@ def report(chaos: Chaos, facts: Facts, seconds: float, found: Sequence[str]) -> 
     """Returns the figures of a run."""
     ends = chaos.journal.ends()
     seen = chaos.seen.rows()
-    counts, starts = chaos.counts, chaos.drivers.start_s
+    counts = chaos.counts
+    starts = chaos.drivers.start_s
     records = chaos.raw_journal.records().values()
+
     figures = {
         "seed": chaos.seed,
         "lake": chaos.location.path,
@@ -60,8 +66,9 @@ def report(chaos: Chaos, facts: Facts, seconds: float, found: Sequence[str]) -> 
         "sdk_transactions": dict(Counter(end for end, _ in ends.values())),
         "sdk_committed_in": dict(Counter(why for end, why in ends.values() if end == COMMIT)),
         "sdk_rolled_back_by": dict(Counter(why for end, why in ends.values() if end == ROLLBACK)),
-        "sdk_ended_too_late": sum(ends.get(name, (SILENT,))[0] != SILENT
-                                  for name in facts.given_up()),
+        "sdk_ended_too_late": sum(
+            ends.get(name, (SILENT,))[0] != SILENT for name in facts.given_up()
+        ),
         "raw_records": dict(Counter(record.kind for record in records)),
         "raw_records_perhaps_sent": sum(record.queue_offset is None for record in records),
         "raw_records_by_story": dict(Counter(record.story for record in records)),
@@ -70,9 +77,11 @@ def report(chaos: Chaos, facts: Facts, seconds: float, found: Sequence[str]) -> 
         "seen_by_the_consumer": len(seen),
         "seen_more_than_once": sum(times > 1 for *_, times in seen),
         **counts_of(Lake(chaos.location)),
-    }  # fmt: skip
+    }
+
     if chaos.published is not None:
         figures["published"] = figures_of(facts, chaos.published, chaos.seen_in_kafka)
+
     did_not_happen = [*missing(figures, COMMON), *missing(figures, RARE)]
     return {**figures, "did_not_happen": did_not_happen, "differences": list(found)}
 

@@ -21,12 +21,16 @@ def is_settled(stage: Stage) -> bool:
     last = read_progress(lake).last
     if last is None or any(last.queue_ends(topic) != ends(stage, topic) for topic in _TOPICS):
         return False
+
     facts = read_facts(lake)
     if undecided(facts, stage.journal):
         return False
+
     given_up = facts.given_up()
-    wanted = sum(transaction_id not in given_up
-                 for transaction_id, _ in stage.journal.committed().values())  # fmt: skip
+    wanted = sum(
+        transaction_id not in given_up for transaction_id, _ in stage.journal.committed().values()
+    )
+
     delivered = facts.delivered()
     return delivered >= wanted and not compare_raw(lake, facts, stage.raw_journal)
 
@@ -48,9 +52,13 @@ def has_met_a_late_end(stage: Stage, start: int) -> bool:
 def ends(stage: Stage, topic: str) -> dict[int, int]:
     """Returns the end of every partition of a topic; nothing while Kafka does not answer."""
     kafka = Consumer(
-        {"bootstrap.servers": stage.broker.bootstrap_servers, "group.id": "chaos-look",
-         "log_level": 0}
-    )  # fmt: skip
+        {
+            "bootstrap.servers": stage.broker.bootstrap_servers,
+            "group.id": "chaos-look",
+            "log_level": 0,
+        }
+    )
+
     try:
         partitions = kafka.list_topics(topic, timeout=5).topics[topic].partitions
         return {

@@ -21,8 +21,11 @@ from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE
 from txlake import protocol as p
 
 TOPICS = {
-    HALF: p.HALF_TOPIC, OP: p.OP_TOPIC, SCHEDULE: p.SCHEDULE_TOPIC, ADMIN: p.ADMIN_TOPIC,
-}  # fmt: skip
+    HALF: p.HALF_TOPIC,
+    OP: p.OP_TOPIC,
+    SCHEDULE: p.SCHEDULE_TOPIC,
+    ADMIN: p.ADMIN_TOPIC,
+}
 QUEUES = 3
 EPOCH_MS = 60_000  # the simulated clock between two epochs
 _PARTITIONS = {HALF: QUEUES, OP: QUEUES, SCHEDULE: 2, ADMIN: 1}
@@ -42,11 +45,19 @@ class MemoryKafka:
         partition = TOPICS[kind], queue
         offset = self._ends[partition]
         self._ends[partition] += 1
+
         self._waiting.append(
-            {"topic": partition[0], "partition": queue, "offset": offset,
-             "timestamp": instant(self.now_ms), "key": None, "value": body,
-             "headers": [{"key": name, "value": value} for name, value in headers]}
-        )  # fmt: skip
+            {
+                "topic": partition[0],
+                "partition": queue,
+                "offset": offset,
+                "timestamp": instant(self.now_ms),
+                "key": None,
+                "value": body,
+                "headers": [{"key": name, "value": value} for name, value in headers],
+            }
+        )
+
         return offset
 
     def next_offset(self, kind: str, queue: int) -> int:
@@ -55,7 +66,8 @@ class MemoryKafka:
 
     def take(self) -> pa.Table:
         """Returns the records that wait, as Spark's source gives them, and drops them."""
-        rows, self._waiting = self._waiting, []
+        rows = self._waiting
+        self._waiting = []
         rows.sort(key=lambda row: (row["topic"], row["partition"], row["offset"]))
         return pa.Table.from_pylist(rows, schema=KAFKA)
 

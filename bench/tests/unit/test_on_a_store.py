@@ -85,9 +85,8 @@ def test_the_settings_of_a_lake_on_a_store_name_its_keys_by_file_alone(tmp_path:
 
     assert keys.secret_access_key not in conf.read_text()
     location = load(conf).lake.location()
-    assert (
-        location == parse({"lake": store.section("orders"), "kafka": KAFKA}, "here").lake.location()
-    )
+    expected = parse({"lake": store.section("orders"), "kafka": KAFKA}, "here")
+    assert location == expected.lake.location()
     assert location.options["secret_access_key"] == keys.secret_access_key
     assert location.options["endpoint"] == "http://127.0.0.1:1"
     assert location.options["allow_http"] == "true"
