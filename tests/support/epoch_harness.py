@@ -51,6 +51,7 @@ class EpochHarness:
         self.now_ms = 0
         self.owner = owner
         self.lake = lake or Lake(settings.lake.path)
+
         self._lander: Lander = SparkLander(spark) if spark else LocalLander()
         self._kafka = KafkaAdmin(settings, settings.kafka.topics())
         self._asker = asker(
@@ -60,6 +61,7 @@ class EpochHarness:
             settings.transaction.ask_timeout_ms,
             settings.transaction.message_bytes_max,
         )
+
         self.epochs = EpochRunner(
             self._lander,
             self.lake,

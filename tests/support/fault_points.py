@@ -40,16 +40,22 @@ class FaultPoints:
         """Do a write, or crash at it; once."""
         if not self.at or not name.startswith(self.at):
             return write()
-        at, self.at = self.at, ""
+
+        at = self.at
+        self.at = ""
+
         if self.take_over is not None:
             self.take_over()
             return write()
+
         if self.mode == "crash before":
             raise Crash(name)
+
         done = write()
         if done == 0:  # it was done before the crash before
             self.at = at
             return done
+
         raise SeenError(name) if self.mode == "error after" else Crash(name)
 
     def lake(self, location: str | LakeLocation, *, is_driver: bool = False) -> Lake:

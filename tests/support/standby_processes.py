@@ -32,6 +32,7 @@ def conf_of(settings: Settings, store: Mapping[str, str] | None = None) -> str:
     """
     kafka = settings.kafka
     topics = {f"{kind}_topic": name for kind, name in kafka.topics().items()}
+
     sections: dict[str, Mapping[str, Any]] = {
         "lake": {"path": settings.lake.path},
         "lake.store": store or {},
@@ -46,6 +47,7 @@ def conf_of(settings: Settings, store: Mapping[str, str] | None = None) -> str:
         "log": asdict(settings.log),
         "spark": settings.spark,
     }
+
     lines = []
     for section, values in sections.items():
         lines.append(f"[{section}]")
@@ -113,10 +115,13 @@ class Drivers:
         lake = self._lake
         if not lake.exists():
             return []
+
         ids = lake.read("catalog", ["table_id"])["table_id"].to_pylist()
         tables = [f"topics/{table_id}" for table_id in ids]
+
         states = lake.read("epochs", ["epoch", "state"]).to_pylist()
         committed = {row["epoch"] for row in states if row["state"] == "committed"}
+
         return [
             row["body"].decode()
             for table in filter(lake.is_table, tables)
@@ -127,9 +132,11 @@ class Drivers:
     def wait_for_sent(self, deadline_s: float = DEADLINE_S) -> None:
         """Waits until all that was sent is delivered; fails if a message is there twice."""
         wait_until(
-            lambda: len(self.delivered()) >= len(self.sent), "all that was sent", deadline_s,
+            lambda: len(self.delivered()) >= len(self.sent),
+            "all that was sent",
+            deadline_s,
             seen=lambda: [self.delivered(), self._processes[-1].log.read_text()[-2_000:]],
-        )  # fmt: skip
+        )
         assert sorted(self.delivered()) == sorted(self.sent)
 
     def owners(self) -> list[str]:
