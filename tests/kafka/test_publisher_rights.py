@@ -175,8 +175,10 @@ def test_rights_on_another_kafka_are_printed_for_it_and_only_for_what_is_named(
 
     assert all("--bootstrap-server far:1 " in line for line in lines)
     assert [line.partition("--topic ")[2] for line in lines if "--operation ALTER" in line] == [
-        "x-a", "x-b", "'*'",
-    ]  # fmt: skip
+        "x-a",
+        "x-b",
+        "'*'",
+    ]
     assert sum("--topic TXLAKE_PUBLISHED" in line for line in lines) == 1
     (ids,) = (line for line in lines if "--transactional-id" in line)
     assert ids.endswith("--transactional-id txlake-publish- --resource-pattern-type prefixed")

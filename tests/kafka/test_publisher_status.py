@@ -204,9 +204,8 @@ def test_a_scrape_has_each_publisher_without_the_request_that_can_end_the_job(
     monkeypatch.delattr(MemberGroup, "describe")
     watch = PublisherWatch(settings, lambda: True)
     watch.read_once()
-    assert [status.unknown_reason is None for status in watch.statuses] == [True, False], (
-        watch.statuses
-    )
+    is_known = [status.unknown_reason is None for status in watch.statuses]
+    assert is_known == [True, False], watch.statuses
     told = ReportedHistory(reporter_of())
     told.reporter._publishers = watch
     samples = told.tell(History()).samples()
@@ -273,8 +272,12 @@ def test_explain_says_where_and_when_a_message_was_published_or_that_it_is_not_y
         text, (told,) = explained(offset)
         names = ("publisher", "destination", "partition", "kafka_offset", "is_exact")
         assert [told[name] for name in names] == [
-            "main", lake.destination(), 1, kafka_offset, True,
-        ]  # fmt: skip
+            "main",
+            lake.destination(),
+            1,
+            kafka_offset,
+            True,
+        ]
         at = dt.datetime.fromisoformat(told["at"].replace("Z", "+00:00")).timestamp() * 1_000
         assert before <= at <= time.time_ns() // 1_000_000
         assert (

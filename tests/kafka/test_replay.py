@@ -187,8 +187,12 @@ def test_a_lake_made_under_faults_is_replayed_bit_for_bit(history: History) -> N
     outcomes = {
         f"{r['outcome']} {r['cause']}" for r in Lake(str(history.lake)).read("outcomes").to_pylist()
     }
-    assert outcomes >= {"COMMITTED operation", "COMMITTED late_end", "ROLLED_BACK operation",
-                        "DISCARDED check_max"}  # fmt: skip
+    assert outcomes >= {
+        "COMMITTED operation",
+        "COMMITTED late_end",
+        "ROLLED_BACK operation",
+        "DISCARDED check_max",
+    }
     verified = verify(str(history.lake))
     assert verified.differences.to_pylist() == []
     assert verified.is_equal

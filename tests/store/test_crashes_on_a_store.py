@@ -45,9 +45,24 @@ CASES = [
 ]
 OVERTAKEN = ["append half", "append topics/2", "append checks", "append epochs committed"]
 LOGS = [
-    "half", "op", "schedule", "admin", "outcomes", "conflicts", "deliveries", "pending", "waiting",
-    "delayed", "checks", "catalog", "topics/1", "topics/2", "topics/3", "topics/4", "epochs",
-]  # fmt: skip
+    "half",
+    "op",
+    "schedule",
+    "admin",
+    "outcomes",
+    "conflicts",
+    "deliveries",
+    "pending",
+    "waiting",
+    "delayed",
+    "checks",
+    "catalog",
+    "topics/1",
+    "topics/2",
+    "topics/3",
+    "topics/4",
+    "epochs",
+]
 
 
 @dataclass

@@ -72,12 +72,18 @@ def test_spark_reads_a_lake_in_a_store_and_shows_no_secret(store: Store, tmp_pat
     rebuild(sound_rows().write(tmp_path / "sound").path, location)
     _append_as_a_driver(location)
     asked = {
-        "uri": location.path, "options": bucket.options, "checkpoint": str(tmp_path / "checkpoint"),
-    }  # fmt: skip
+        "uri": location.path,
+        "options": bucket.options,
+        "checkpoint": str(tmp_path / "checkpoint"),
+    }
     done = subprocess.run(
-        [sys.executable, "-c", _READER], cwd=tmp_path, input=json.dumps(asked), text=True,
-        capture_output=True, timeout=400,
-    )  # fmt: skip
+        [sys.executable, "-c", _READER],
+        cwd=tmp_path,
+        input=json.dumps(asked),
+        text=True,
+        capture_output=True,
+        timeout=400,
+    )
     assert done.returncode == 0, done.stderr[-5_000:]
     told = json.loads(done.stdout.splitlines()[-1])
     lake = Lake(location)

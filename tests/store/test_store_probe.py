@@ -30,8 +30,8 @@ class OpenStore(Store):
         return command
 
     def _probe(self) -> str | None:
-        said = super()._probe()
-        return None if said == "status 200" else said
+        reply = super()._probe()
+        return None if reply == "status 200" else reply
 
 
 @pytest.fixture

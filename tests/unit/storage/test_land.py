@@ -43,10 +43,14 @@ def message(number: int, headers: Headers | None = None) -> Headers:
 
 def record(kind: str, offset: int, body: bytes, headers: Headers, queue: int = 0) -> dict[str, Any]:
     return {
-        "topic": TOPICS[kind], "partition": queue, "offset": offset, "key": None, "value": body,
+        "topic": TOPICS[kind],
+        "partition": queue,
+        "offset": offset,
+        "key": None,
+        "value": body,
         "timestamp": instant(START_AT + offset),
         "headers": [{"key": name, "value": value} for name, value in headers.items()],
-    }  # fmt: skip
+    }
 
 
 def batches(records: list[dict[str, Any]], rows: int = 1_000) -> Iterator[pa.RecordBatch]:
@@ -113,12 +117,19 @@ def test_log_says_of_each_file_what_is_in_it(lake: Lake) -> None:
     run(lake, records)
     (action,) = lake.table(HALF).files().to_pylist()
     assert {name: action[name] for name in action if "." in name} == {
-        "null_count.queue_id": 0, "min.queue_id": 0, "max.queue_id": 2,
-        "null_count.queue_offset": 0, "min.queue_offset": 50, "max.queue_offset": 59,
-        "null_count.epoch": 0, "min.epoch": 1, "max.epoch": 1,
-        "null_count.transaction_id": 0, "min.transaction_id": "tx-50",
+        "null_count.queue_id": 0,
+        "min.queue_id": 0,
+        "max.queue_id": 2,
+        "null_count.queue_offset": 0,
+        "min.queue_offset": 50,
+        "max.queue_offset": 59,
+        "null_count.epoch": 0,
+        "min.epoch": 1,
+        "max.epoch": 1,
+        "null_count.transaction_id": 0,
+        "min.transaction_id": "tx-50",
         "max.transaction_id": "tx-59",
-    }  # fmt: skip
+    }
     assert action["num_records"] == 10
     assert action["size_bytes"] == (Path(lake.path) / HALF / action["path"]).stat().st_size
 

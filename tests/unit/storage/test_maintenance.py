@@ -39,8 +39,22 @@ from tests.support.maintenance_rounds import (
     run_round,
 )
 
-READ = ("half", "op", "schedule", "admin", "outcomes", "conflicts", "checks", "epochs", "pending",
-        "waiting", "delayed", "deliveries", "catalog", "topics/1")  # fmt: skip
+READ = (
+    "half",
+    "op",
+    "schedule",
+    "admin",
+    "outcomes",
+    "conflicts",
+    "checks",
+    "epochs",
+    "pending",
+    "waiting",
+    "delayed",
+    "deliveries",
+    "catalog",
+    "topics/1",
+)
 
 
 @pytest.mark.parametrize("is_full", [False, True])

@@ -33,12 +33,14 @@ def location(tmp_path: Path) -> LakeLocation:
 
 def halves(first: int, count: int, body_bytes: int = 10, queue_id: int = 0) -> pa.Table:
     chance = random.Random(first)
-    frame = pa.table({
-        "queue_id": pa.array([queue_id] * count, pa.int32()),
-        "queue_offset": pa.array(range(first, first + count), pa.int64()),
-        "transaction_id": [f"tx-{number}" for number in range(first, first + count)],
-        "body": [chance.randbytes(body_bytes) for _ in range(count)],
-    })  # fmt: skip
+    frame = pa.table(
+        {
+            "queue_id": pa.array([queue_id] * count, pa.int32()),
+            "queue_offset": pa.array(range(first, first + count), pa.int64()),
+            "transaction_id": [f"tx-{number}" for number in range(first, first + count)],
+            "body": [chance.randbytes(body_bytes) for _ in range(count)],
+        }
+    )
     return to_rows(frame, HALF, epoch=1)
 
 
@@ -69,8 +71,9 @@ def test_each_table_has_a_file_and_new_ones_after_they_were_written(location: La
         waiting.add("half", halves(3, 4))
         written = waiting.write()
         assert {table: [file.rows for file in files] for table, files in written.items()} == {
-            "half": [7], "schedule": [2],
-        }  # fmt: skip
+            "half": [7],
+            "schedule": [2],
+        }
     assert len(list(Path(location.path).glob("half/*.parquet"))) == 2
     assert waiting.write() == {}
 
@@ -108,12 +111,14 @@ def test_new_files_are_compressed_quickly_and_merged_ones_well(location: LakeLoc
 
 def test_statistics_of_parts_are_those_of_all_rows_together(location: LakeLocation) -> None:
     chance = random.Random(1)
-    frame = pa.table({
-        "queue_id": pa.array([chance.choice((None, 1, 7)) for _ in range(60)], pa.int32()),
-        "queue_offset": pa.array(range(60), pa.int64()),
-        "transaction_id": [chance.choice((None, f"tx-{number}")) for number in range(60)],
-        "outcome": ["COMMITTED"] * 59 + ["L" * 200],
-    })  # fmt: skip
+    frame = pa.table(
+        {
+            "queue_id": pa.array([chance.choice((None, 1, 7)) for _ in range(60)], pa.int32()),
+            "queue_offset": pa.array(range(60), pa.int64()),
+            "transaction_id": [chance.choice((None, f"tx-{number}")) for number in range(60)],
+            "outcome": ["COMMITTED"] * 59 + ["L" * 200],
+        }
+    )
     rows = to_rows(frame, OUTCOMES, epoch=3)
     whole = write_file(location, "outcomes", "whole.parquet", rows)
     in_parts = FileWriter(location, "outcomes", "parts.parquet", rows.schema)
@@ -122,8 +127,9 @@ def test_statistics_of_parts_are_those_of_all_rows_together(location: LakeLocati
     file = in_parts.close()
     assert json.loads(file.stats) == json.loads(whole.stats)
     assert (file.rows, file.size_bytes) == (
-        60, Path(f"{location.path}/outcomes/parts.parquet").stat().st_size,
-    )  # fmt: skip
+        60,
+        Path(f"{location.path}/outcomes/parts.parquet").stat().st_size,
+    )
     told = json.loads(file.stats)
     assert told["nullCount"]["queue_id"] == rows["queue_id"].null_count > 0
     assert (told["minValues"]["queue_id"], told["maxValues"]["queue_offset"]) == (1, 59)
@@ -139,9 +145,10 @@ def test_file_that_cannot_be_written_fails_once(
     monkeypatch.setattr(sys, "unraisablehook", later.append)
     full = pa_fs.LocalFileSystem().open_output_stream("/dev/full")
     monkeypatch.setattr(
-        LakeLocation, "filesystem",
+        LakeLocation,
+        "filesystem",
         lambda *_: type("Full", (), {"open_output_stream": lambda *_: full})(),
-    )  # fmt: skip
+    )
     with pytest.raises(OSError, match="No space left"):
         data_files.write_file(location, "half", "one.parquet", halves(0, 100))
     gc.collect()
