@@ -47,6 +47,7 @@ def measure(bench: Workbench, names: Sequence[str]) -> report.Report:
     load: dict[str, float] = {}
     date = dt.datetime.now(dt.timezone.utc)
     place = machine.machine()
+
     for name in names:
         began = time.monotonic()
         try:
@@ -63,18 +64,28 @@ def measure(bench: Workbench, names: Sequence[str]) -> report.Report:
         except (KeyboardInterrupt, SystemExit):
             failed[name] = "the benchmark was stopped"
             break
+
         seconds[name] = round(time.monotonic() - began, 1)
         load[name] = round(os.getloadavg()[0], 1)
         found += measured
+
         for figure in measured:
             bench.say(
                 f"{figure.name}: {report.number_text(figure.value)} {figure.unit}, {figure.verdict}"
             )
+
     return report.Report(
-        bench.size.name, date.isoformat(timespec="seconds"), machine.commit(), place,
-        machine.versions(), dataclasses.asdict(bench.size), seconds, load, found,
+        bench.size.name,
+        date.isoformat(timespec="seconds"),
+        machine.commit(),
+        place,
+        machine.versions(),
+        dataclasses.asdict(bench.size),
+        seconds,
+        load,
+        found,
         failed,
-    )  # fmt: skip
+    )
 
 
 def _chosen(text: str | None, parser: argparse.ArgumentParser) -> list[str]:
@@ -101,9 +112,10 @@ def _sized(options: argparse.Namespace) -> Size:
 def main() -> None:
     """Read the command line, measure, write the report."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench", description=__doc__,
+        prog="python -m bench",
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     parser.add_argument("--size", choices=list(SIZES), default="full")
     parser.add_argument("--figures", help="names, comma separated; all without it")
     parser.add_argument("--list", action="store_true", help="print the figures' names")

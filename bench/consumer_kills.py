@@ -53,9 +53,17 @@ class Member:
     def start(self) -> None:
         """Starts its process."""
         command = [
-            sys.executable, "-m", "bench.consumer_kills_member", "--lake", str(self.lake),
-            "--group", self.group, "--journal", str(self.journal),
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "bench.consumer_kills_member",
+            "--lake",
+            str(self.lake),
+            "--group",
+            self.group,
+            "--journal",
+            str(self.journal),
+        ]
+
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
 
@@ -147,9 +155,7 @@ def _refused(lake: Path, group: str, state: str) -> set[tuple[int, int]]:
     }
 
 
-def _wait_until_done(
-    lake: LakeFactory, members: list[Member], counts: Mapping[int, int]
-) -> None:  # fmt: skip
+def _wait_until_done(lake: LakeFactory, members: list[Member], counts: Mapping[int, int]) -> None:
     done, dead = _expected(counts)
     deadline = time.monotonic() + DEADLINE_S
     journals = {member.group: member.journal for member in members}

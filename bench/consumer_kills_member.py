@@ -48,9 +48,12 @@ def main() -> None:
     ) as consumer:
         signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
         consumer.run(
-            listen, threads=2, retries_max=RETRIES_MAX, retry_delays_ms=RETRY_DELAYS_MS,
+            listen,
+            threads=2,
+            retries_max=RETRIES_MAX,
+            retry_delays_ms=RETRY_DELAYS_MS,
             commit_interval_ms=300,
-        )  # fmt: skip
+        )
 
 
 if __name__ == "__main__":

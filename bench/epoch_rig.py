@@ -32,7 +32,8 @@ class TimedRig:
         """
         ends = self.rig.waiting()
         self.rig.now_ms = time.time_ns() // 1_000_000
-        used, began = processor_s(os.getpgrp()), time.perf_counter()
+        used = processor_s(os.getpgrp())
+        began = time.perf_counter()
         plan = self.rig.epochs.run(ends)
         if plan is None:
             raise RuntimeError("nothing waited for this epoch")

@@ -39,19 +39,28 @@ class EpochTime:
 def epoch_times(lake: Lake) -> list[EpochTime]:
     """Read all committed epochs, in order."""
     rows: dict[str, dict[int, dict[str, Any]]] = {PLANNED: {}, COMMITTED: {}}
-    for row in Lake(lake.place).read("epochs", _COLUMNS).to_pylist():
+    for row in Lake(lake.location).read("epochs", _COLUMNS).to_pylist():
         rows[row["state"]][row["epoch"]] = row
+
     found = []
     for epoch, committed in sorted(rows[COMMITTED].items()):
         planned = rows[PLANNED][epoch]
         steps, counts = dict(committed["step_ms"]), dict(committed["counts"])
         planned_at = planned["written_at"].timestamp()
-        found.append(EpochTime(
-            epoch, planned_at - (steps.get("gather", 0) + steps.get("wait", 0)) / 1000, planned_at,
-            committed["written_at"].timestamp(),
-            sum(r["to_offset"] - r["from_offset"] for r in planned["ranges"]),
-            counts.get("landed_half", 0), steps, counts,
-        ))  # fmt: skip
+
+        found.append(
+            EpochTime(
+                epoch,
+                planned_at - (steps.get("gather", 0) + steps.get("wait", 0)) / 1000,
+                planned_at,
+                committed["written_at"].timestamp(),
+                sum(r["to_offset"] - r["from_offset"] for r in planned["ranges"]),
+                counts.get("landed_half", 0),
+                steps,
+                counts,
+            )
+        )
+
     return found
 
 

@@ -38,11 +38,17 @@ class Worker:
     def __init__(self, checkout: Path, servers: str, name: str) -> None:
         paths = os.pathsep.join([str(checkout), str(checkout / "client")])
         environment = {**os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
+
         self._process = subprocess.Popen(
             [sys.executable, str(_WORKER), servers, name],
-            env=environment, cwd=checkout, text=True, start_new_session=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
+            env=environment,
+            cwd=checkout,
+            text=True,
+            start_new_session=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+
         self._read()
 
     def _read(self) -> str:
@@ -97,9 +103,11 @@ def main(
                 "before": Worker(Path(before).resolve(), servers, "before"),
                 "after": Worker(HERE, servers, "after"),
             }
+
             for count in transactions:
                 for size in body_bytes:
                     _compare(workers, rounds, count, size, unanswered)
+
             for worker in workers.values():
                 worker.close()
         finally:
@@ -115,16 +123,20 @@ def _compare(
             sample = worker.run(transactions, body_bytes, unanswered)
             if number >= _WARM_UP:
                 samples[name].append(sample)
+
     click.echo(f"{transactions} transactions an epoch, bodies of {body_bytes} B, {rounds} rounds")
+
     for figure in ("seconds", "processor_s", "bytes"):
         values = {name: [s[figure] for s in found] for name, found in samples.items()}
         medians = {name: statistics.median(found) for name, found in values.items()}
         pairs = zip(values["before"], values["after"], strict=True)
         ratio = statistics.median(after / max(earlier, 1e-9) for earlier, after in pairs)
+
         click.echo(
             f"  {figure}: before {medians['before']:.4g}, after {medians['after']:.4g}, "
             f"after / before {ratio:.3f}"
         )
+
     for name, found in samples.items():
         steps = {step: [s["step_ms"].get(step, 0) for s in found] for step in found[0]["step_ms"]}
         text = ", ".join(f"{step} {statistics.median(ms):.0f}" for step, ms in steps.items())

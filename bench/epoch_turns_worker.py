@@ -33,6 +33,7 @@ def main(bootstrap_servers: str, name: str) -> None:
         bench.own_spark = session
         rig = timed_rig(bench, name)
         lake = Path(rig.settings.lake.path)
+
         print("ready", flush=True)
         for line in sys.stdin:
             transactions, body_bytes, unanswered = line.split()
@@ -40,6 +41,7 @@ def main(bootstrap_servers: str, name: str) -> None:
             before = _bytes(lake)
             rig.writer.transactions(int(transactions), mix)
             rig.run()
+
             answer = {
                 "seconds": rig.seconds[-1],
                 "processor_s": rig.processor_s[-1],
@@ -47,6 +49,7 @@ def main(bootstrap_servers: str, name: str) -> None:
                 "step_ms": dict(rig.times()[-1].step_ms),
             }
             print(json.dumps(answer), flush=True)
+
         rig.close()
         session.stop()
 

@@ -40,10 +40,12 @@ def summarize(logs: Iterable[Path]) -> str:
 def _add(log: Path, costs: dict[str, _Cost]) -> None:
     began: dict[int, tuple[int, str]] = {}
     of_stage: dict[int, str] = {}
+
     with log.open(encoding="utf-8") as lines:
         for line in lines:
             event: dict[str, Any] = json.loads(line)
             kind = event["Event"]
+
             if kind == "SparkListenerJobStart":
                 stages = event["Stage Infos"]
                 what = stages[-1]["Stage Name"] if stages else "no stage"
@@ -54,7 +56,9 @@ def _add(log: Path, costs: dict[str, _Cost]) -> None:
                 costs[what].jobs += 1
                 costs[what].wall += event["Completion Time"] - at
             elif kind == "SparkListenerTaskEnd" and event.get("Task Metrics"):
-                cost, metrics = costs[of_stage[event["Stage ID"]]], event["Task Metrics"]
+                cost = costs[of_stage[event["Stage ID"]]]
+                metrics = event["Task Metrics"]
+
                 cost.tasks += 1
                 cost.run += metrics["Executor Run Time"]
                 cost.cpu += metrics["Executor CPU Time"] // 1_000_000

@@ -55,14 +55,19 @@ class FuzzError(Exception):
 def settings_of(servers: str, lake: Path, name: str) -> dict[str, dict[str, Any]]:
     """Returns settings with topics of their own; halves are asked about while they land."""
     topics = {f"{kind}_topic": f"{name}-{kind}" for kind in KINDS}
+
     return {
         "lake": {"path": str(lake)},
-        "kafka": {"bootstrap_servers": servers, "queues": QUEUES,
-                  "check_topic_prefix": f"{name}-check-", **topics},
+        "kafka": {
+            "bootstrap_servers": servers,
+            "queues": QUEUES,
+            "check_topic_prefix": f"{name}-check-",
+            **topics,
+        },
         "transaction": {"message_bytes_max": BODY_BYTES_MAX, "transaction_timeout_ms": 1_000},
         "topics": {"topics_max": 50},
         "stream": {"max_offsets_per_trigger": 100_000},
-    }  # fmt: skip
+    }
 
 
 class Written:
@@ -71,11 +76,16 @@ class Written:
     def __init__(self, settings: Settings) -> None:
         self.records = 0
         self.canaries: list[bytes] = []
+
         self._topics = settings.kafka.topics()
-        self._producer = Producer({
-            "bootstrap.servers": settings.kafka.bootstrap_servers, "linger.ms": 20,
-            "message.max.bytes": p.batch_bytes_max(4 * BODY_BYTES_MAX),
-        })  # fmt: skip
+        self._producer = Producer(
+            {
+                "bootstrap.servers": settings.kafka.bootstrap_servers,
+                "linger.ms": 20,
+                "message.max.bytes": p.batch_bytes_max(4 * BODY_BYTES_MAX),
+            }
+        )
+
         self._refused: list[Any] = []
         self._to_end: list[tuple[int, list[Header]]] = []  # canaries that Kafka has
 
@@ -104,23 +114,32 @@ class Written:
         self.canaries.append(body)
 
     def _end_canaries(self) -> None:
-        ended, self._to_end = self._to_end, []
+        ended = self._to_end
+        self._to_end = []
         for offset, ids in ended:
             self._send(OP, 0, b"%d" % offset, [*ids, (p.TRAN_TYPE, b"8")], self._report)
 
     def _send(
-        self, kind: str, partition: int, body: bytes | None, headers: list[Header],
+        self,
+        kind: str,
+        partition: int,
+        body: bytes | None,
+        headers: list[Header],
         report: Callable[[Any, Any], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         while True:
             try:
                 self._producer.produce(
-                    self._topics[kind], body, partition=partition, headers=headers,
+                    self._topics[kind],
+                    body,
+                    partition=partition,
+                    headers=headers,
                     on_delivery=report,
-                )  # fmt: skip
+                )
                 break
             except BufferError:
                 self._producer.poll(0.1)
+
         self.records += 1
 
     def _report(self, error: Any, _message: Any) -> None:
@@ -142,14 +161,17 @@ def rows_of(lake: Lake, ends: dict[tuple[str, int], int], topics: dict[str, str]
         table = lake.read(kind, ["queue_id", "queue_offset", "error"])
         queues, offsets = (table[name].to_numpy() for name in ("queue_id", "queue_offset"))
         of_kind = {queue: end for (topic, queue), end in ends.items() if topic == topics[kind]}
+
         for queue, end in of_kind.items():
             _require_each_once(f"{kind} queue {queue}", offsets[queues == queue], end)
         if table.num_rows != sum(of_kind.values()):
             raise FuzzError(f"{kind}: {table.num_rows} rows of {sum(of_kind.values())} records")
+
         found[kind] = table.num_rows
         for row in pc.value_counts(table["error"]).to_pylist():
             if row["values"]:
                 found[f"{kind} {row['values']}"] = row["counts"]
+
     return found
 
 
@@ -174,8 +196,10 @@ def strange_paths(folder: Path, lake: Path) -> list[str]:
         "consumer_retries",
         "consumer_dead_letters",
     }
+
     strange = [str(at) for at in folder.iterdir() if at != lake and not at.name.startswith("job.")]
     strange += [str(at) for at in lake.iterdir() if at.name not in tables and at.name[0] != "_"]
+
     numbers = lake / "topics"
     return strange + [str(at) for at in numbers.iterdir() if not re.fullmatch(r"\d+", at.name)]
 
@@ -188,19 +212,21 @@ def messages(lake: Lake, topic: str) -> list[bytes]:
 
 def fuzz(broker: Broker, folder: Path, temp: Path, records: int, seed: int) -> dict[str, Any]:
     """Runs the whole. Output: the report. Errors: FuzzError, BenchError."""
-    lake, name = folder / "lake", f"fuzz-{seed}"
+    lake = folder / "lake"
+    name = f"fuzz-{seed}"
     sections = settings_of(broker.bootstrap_servers, lake, name)
     settings = parse(sections, "fuzz")
     (folder / "job.toml").write_text(toml(sections), "utf-8")
     topics = KafkaAdmin(settings, settings.kafka.topics())
     topics.create_missing()
-    written, times = Written(settings), [time.monotonic()]
+    written = Written(settings)
+    times = [time.monotonic()]
     with JobProcess(settings, folder / "job.toml", temp) as job:
         job.wait_until_streaming(300)
         times.append(time.monotonic())
         written.write(records, seed)
         times.append(time.monotonic())
-        ends = topics.end_offsets(topics.places())
+        ends = topics.end_offsets(topics.partitions())
 
         def is_landed() -> bool:
             last = read_progress(job.lake).last if job.lake.exists() else None
@@ -225,9 +251,14 @@ def fuzz(broker: Broker, folder: Path, temp: Path, records: int, seed: int) -> d
         raise FuzzError(f"verify: {broken}")
     times.append(time.monotonic())
     spans = (round(to - at, 1) for at, to in pairwise(times))
-    return {"records": written.records, "rows": dict(sorted(rows.items())),
-            "canaries": len(delivered), "checks": opened.read("checks", ["epoch"]).num_rows,
-            "epochs": last.epoch, "seconds": dict(zip(_PARTS, spans, strict=True))}  # fmt: skip
+    return {
+        "records": written.records,
+        "rows": dict(sorted(rows.items())),
+        "canaries": len(delivered),
+        "checks": opened.read("checks", ["epoch"]).num_rows,
+        "epochs": last.epoch,
+        "seconds": dict(zip(_PARTS, spans, strict=True)),
+    }
 
 
 @click.command()

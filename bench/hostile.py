@@ -17,21 +17,67 @@ _NUMBERS = tuple(
     str(number).encode()
     for bits in (7, 8, 15, 16, 31, 32, 63, 64, 128)
     for number in (2**bits - 1, 2**bits, -(2**bits))
-)  # fmt: skip
+)
 _VALUES: Final[tuple[bytes | None, ...]] = (
-    None, b"", b"\0", b"a\0b", b"\xff\xfe", b" ", b"\n", b"..", b".", b"...",
-    b"../../../etc/passwd", b"/etc/passwd", b"a/b", b"C:\\x", b"half", b"_delta_log", b"epoch=1",
-    b"x" * 127, b"x" * 128,
-    b"x" * 10_000, b"'; DROP TABLE half; --", b'" OR 1=1', b"\x1b[2J\x1b]0;x\x07",
-    b"${jndi:ldap:x}", b"<script>alert(1)</script>", b"{{7*7}}", b"%s%n", "\u202egnp.exe".encode(),
+    None,
+    b"",
+    b"\0",
+    b"a\0b",
+    b"\xff\xfe",
+    b" ",
+    b"\n",
+    b"..",
+    b".",
+    b"...",
+    b"../../../etc/passwd",
+    b"/etc/passwd",
+    b"a/b",
+    b"C:\\x",
+    b"half",
+    b"_delta_log",
+    b"epoch=1",
+    b"x" * 127,
+    b"x" * 128,
+    b"x" * 10_000,
+    b"'; DROP TABLE half; --",
+    b'" OR 1=1',
+    b"\x1b[2J\x1b]0;x\x07",
+    b"${jndi:ldap:x}",
+    b"<script>alert(1)</script>",
+    b"{{7*7}}",
+    b"%s%n",
+    "\u202egnp.exe".encode(),
     "\u0663".encode(),
-    b"NaN", b"1e9", b"+1", b"007", b"0", b"1", b"2", b"8", b"12", b"true", b"shop", b"tx-1",
-    b"orders", b"9" * 400, p.OP_TOPIC.encode(), b"TRANS_CHECK_x", b"PING", b"RESUME", *_NUMBERS,
-)  # fmt: skip
+    b"NaN",
+    b"1e9",
+    b"+1",
+    b"007",
+    b"0",
+    b"1",
+    b"2",
+    b"8",
+    b"12",
+    b"true",
+    b"shop",
+    b"tx-1",
+    b"orders",
+    b"9" * 400,
+    p.OP_TOPIC.encode(),
+    b"TRANS_CHECK_x",
+    b"PING",
+    b"RESUME",
+    *_NUMBERS,
+)
 _NAMES: Final = (
-    *p.HALF_HEADERS, *p.OP_HEADERS, *p.ADMIN_HEADERS, *p.CHECK_HEADERS, "user", "../x", "\u202e",
+    *p.HALF_HEADERS,
+    *p.OP_HEADERS,
+    *p.ADMIN_HEADERS,
+    *p.CHECK_HEADERS,
+    "user",
+    "../x",
+    "\u202e",
     "n" * 1_000,
-)  # fmt: skip
+)
 _READABLE: Final[dict[str, tuple[Header, ...]]] = {
     HALF: ((p.PGROUP, b"shop"), (p.UNIQ_KEY, b"tx-1"), (p.REAL_TOPIC, b"orders")),
     OP: ((p.PGROUP, b"shop"), (p.TRAN_TYPE, b"8")),
@@ -44,9 +90,11 @@ def hostile(rng: random.Random, number: int) -> Hostile:
     """Returns a record: a readable one of its kind, changed here and there."""
     kind = rng.choices(KINDS, (6, 4, 3, 1))[0]
     headers = [*_READABLE[kind]]
+
     for _ in range(rng.randrange(5)):
         change = rng.randrange(4)
         at = rng.randrange(len(headers) + 1)
+
         if change == 0 and headers:
             del headers[at % len(headers)]
         elif change == 1 and headers:
@@ -56,12 +104,15 @@ def hostile(rng: random.Random, number: int) -> Hostile:
             headers[at % len(headers)] = name, rng.choice(_VALUES)
         else:
             headers.insert(at, (rng.choice(_NAMES), rng.choice(_VALUES)))
+
     body = rng.choice(_VALUES) if kind != OP else _offsets(rng)
     if number % 501 == 17:  # whole records at the limit, and one byte above
         size = sum(len(name.encode()) + len(value or b"") for name, value in headers)
         body = b"b" * (BODY_BYTES_MAX - size + number % 2)
+
     if number % 50_000 == 33:
         headers += [("h", b"")] * _MANY_HEADERS
+
     partition = 0 if kind in (ADMIN, SCHEDULE) else rng.randrange(QUEUES)
     return kind, partition, body, headers
 

@@ -55,7 +55,7 @@ class JobProcess:
         arguments: tuple[str, ...] = ("run",),
     ) -> None:
         self.settings = settings
-        self.lake = Lake(settings.lake.place())
+        self.lake = Lake(settings.lake.location())
         self.conf, self._temp, self._module, self._arguments = conf, temp, module, arguments
         self._process: Process | None = None
         self._read = 0
@@ -119,14 +119,17 @@ class JobProcess:
         Errors: BenchError: it ended, or the time is up.
         """
         deadline = time.monotonic() + timeout_s
+
         while not is_met():
             if self.process.code is not None:
                 raise BenchError(
                     f"the job ended with code {self.process.code}: {self.process.last_line()}"
                 )
+
             if time.monotonic() > deadline:
                 raise BenchError(
                     f"not within {timeout_s:.0f} s: {what}; {self.landed()} records landed; "
                     f"{self.process.last_line()}"
                 )
+
             time.sleep(_POLL_S)

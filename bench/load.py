@@ -26,8 +26,9 @@ _EPOCHS_MIN, _LONGER = 4, 2
 _SAID_MAX = 4_000
 # When messages became readable is read from the tables' logs afterwards.
 _KEEP_LOGS: dict[str, Any] = {
-    "log_retention_ms": 86_400_000, "file_retention_ms": 86_400_000,
-}  # fmt: skip
+    "log_retention_ms": 86_400_000,
+    "file_retention_ms": 86_400_000,
+}
 
 
 @dataclass
@@ -65,8 +66,10 @@ def run_load(
     sections = {"maintenance": _KEEP_LOGS, **sections}
     folder = bench.folder / f"load-{name}"
     folder.mkdir()
+
     job = bench.job(name, None, **sections)
     run = LoadRun(job)
+
     with job:
         job.wait_until_streaming()
         processes = {"producer": producer(bench, job.conf, folder, arguments)}
@@ -75,9 +78,11 @@ def run_load(
             time.sleep(bench.size.warm_up_s)
             # On a slow machine the warm-up may be over before the first epochs are.
             wait_for_epochs(job, _WARM_UP_EPOCHS)
+
             with Watch(job.group) if watches_memory else nullcontext() as watch:
                 _watch(bench, run, processes, folder, seconds)
             run.resident_bytes = watch.resident_bytes if watch else []
+
             end(processes["producer"])
             run.sent = wait_until_consumed(job, folder)
             end(processes["consumer"])
@@ -92,8 +97,10 @@ def _watch(
     bench: Workbench, run: LoadRun, processes: dict[str, Process], folder: Path, seconds: float
 ) -> None:
     groups = {name: process.pid for name, process in processes.items()}
-    groups["job"], groups["broker"] = run.job.group, bench.broker.pid
+    groups["job"] = run.job.group
+    groups["broker"] = bench.broker.pid
     sent, consumed = counters(folder)
+
     before = {name: processor_s(group) for name, group in groups.items()}
     run.began_at = time.time()
     run.job.landed()
@@ -104,9 +111,11 @@ def _watch(
         for name, process in (*processes.items(), ("job", run.job.process)):
             if process.code is not None:
                 raise BenchError(f"the {name} ended: {process.last_line()}")
+
         run.counts.append((time.time(), sent.read()[1], consumed.read()[0]))
         time.sleep(min(_LOOK_S, left) if left > 0 else _LOOK_S)
         run.job.landed()
+
     run.ended_at = time.time()
     spent = run.ended_at - run.began_at
     run.processor = {

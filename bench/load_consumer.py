@@ -34,16 +34,20 @@ def consume(
 ) -> list[tuple[float, float]]:
     """Consume until `ended`. Output: samples: when a message came (s), how old it was then (ms)."""
     samples: list[tuple[float, float]] = []
-    count, commit_at = 0, 0.0
+    count = 0
+    commit_at = 0.0
+
     with Consumer(lake.path, GROUP, [TOPIC], storage_options=lake.options) as consumer:
         while not ended.is_set():
             messages = consumer.poll(0.2, max_records=_RECORDS_MAX)
             now = time.time()
             count += sum(message.tags != LATE for message in messages)
             consumed.write(count)
+
             for message in messages[::_EVERY]:
                 if message.born_at is not None and message.tags != LATE:
                     samples.append((now, round((now - message.born_at.timestamp()) * 1000)))
+
             if messages and time.monotonic() > commit_at:
                 consumer.commit()
                 commit_at = time.monotonic() + _COMMIT_S
@@ -57,12 +61,15 @@ def main() -> None:
     parser.add_argument("--consumed", type=Path, required=True, help="file for the count")
     parser.add_argument("--samples", type=Path, required=True)
     options = parser.parse_args()
+
     ended = threading.Event()
     faulthandler.register(signal.SIGUSR1)
     look_rarely()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
+
     consumed = CounterFile(options.consumed, 1)
-    lake = load(options.conf).lake.place()
+    lake = load(options.conf).lake.location()
+
     while not ended.is_set():
         try:
             samples = consume(lake, consumed, ended)

@@ -61,17 +61,23 @@ class Sender:
 
     def send(self) -> None:
         """Send one."""
-        drawn, mix = self._random.random(), self._mix
-        state, tags = LocalTransactionState.COMMIT_MESSAGE, None
+        drawn = self._random.random()
+        mix = self._mix
+        state = LocalTransactionState.COMMIT_MESSAGE
+        tags = None
+
         if drawn < mix.rolled_back:
             state = LocalTransactionState.ROLLBACK_MESSAGE
         elif drawn < mix.rolled_back + mix.unanswered:
-            state, tags = LocalTransactionState.UNKNOWN, LATE
+            state = LocalTransactionState.UNKNOWN
+            tags = LATE
         else:
             self.committed += 1
+
         message = Message(
             TOPIC, next(self._bodies), tags=tags, properties=user_properties(self.sent)
         )
+
         self.sent += 1
         self._producer.send_pipelined(message, state)
 
@@ -89,9 +95,12 @@ def send_at_rate(
 
 
 def send_what_is_consumed(
-    sender: Sender, in_flight: int, sent: CounterFile, consumed: CounterFile,
+    sender: Sender,
+    in_flight: int,
+    sent: CounterFile,
+    consumed: CounterFile,
     has_ended: Callable[[], bool],
-) -> None:  # fmt: skip
+) -> None:
     """Send while not more than so many wait to be consumed."""
     while not has_ended():
         room = in_flight - (sender.committed - consumed.read()[0])
@@ -108,9 +117,9 @@ def options_for(settings: Settings, linger_ms: int | None = None) -> ProducerOpt
     Input: `linger_ms`: how long to collect records, so that Kafka gets fewer and larger batches;
     without it as the SDK does, which is for latency.
     """
-    linger = {} if linger_ms is None else {
-        "half_linger_ms": linger_ms, "operation_linger_ms": linger_ms
-    }  # fmt: skip
+    linger = (
+        {} if linger_ms is None else {"half_linger_ms": linger_ms, "operation_linger_ms": linger_ms}
+    )
     return options_of(
         settings,
         **linger,
@@ -131,14 +140,17 @@ def main() -> None:
     parser.add_argument("--body-bytes", type=int, default=256)
     parser.add_argument("--linger-ms", type=int, help="collect records for so long")
     options = parser.parse_args()
+
     ended = threading.Event()
     faulthandler.register(signal.SIGUSR1)
     look_rarely()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
+
     settings = load(options.conf)
     servers = settings.kafka.bootstrap_servers
     mix = Mix(options.body_bytes, options.body, unanswered=options.unanswered)
     sent, consumed = CounterFile(options.sent, 2), CounterFile(options.consumed, 1)
+
     with TransactionProducer(
         servers, GROUP, Listener(), options=options_for(settings, options.linger_ms)
     ) as transactions:

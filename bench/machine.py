@@ -43,8 +43,10 @@ def commit() -> str:
     """Return the git commit, marked where the working tree differs from it."""
     found = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude", "*"],  # noqa: S607
-        cwd=_ROOT, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+    )
     return found.stdout.strip() or "no git"
 
 

@@ -16,7 +16,8 @@ def draw(plot: Plot, path: Path) -> None:
     FigureCanvasAgg(canvas)
     axes = canvas.subplots()
     for name, points in plot.lines.items():
-        xs, ys = [x for x, _ in points], [y for _, y in points]
+        xs = [x for x, _ in points]
+        ys = [y for _, y in points]
         if plot.kind == "bars":
             axes.bar(xs, ys, label=name)
         else:

@@ -25,12 +25,15 @@ def main() -> None:
     parser.add_argument("--into", type=Path, required=True)
     parser.add_argument("--conf", required=True)
     options = parser.parse_args()
+
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
     logging.getLogger("py4j").setLevel(logging.ERROR)
+
     with Sampler(options.into):
         run_job(load(options.conf))
+
     logs = [path for path in (options.into / "spark-events").rglob("*") if path.is_file()]
     (options.into / "spark.txt").write_text(summarize(logs), "utf-8")
 

@@ -55,13 +55,27 @@ class BenchLake:
         """Commits an epoch with so many messages, an equal share of each queue."""
         self.epoch += 1
         at = time.time_ns() // _MS
-        plan = Plan(self.epoch, at, {}, {}, (), "cluster", {}, {"wire": {"topics": {}}}, "bench",
-                    RULE_VERSION)  # fmt: skip
+
+        plan = Plan(
+            self.epoch,
+            at,
+            {},
+            {},
+            (),
+            "cluster",
+            {},
+            {"wire": {"topics": {}}},
+            "bench",
+            RULE_VERSION,
+        )
+
         self._progress = write_plan(self.lake, self._progress, plan)
+
         each = messages // QUEUES
         offsets = np.tile(np.arange(self._next, self._next + each), QUEUES)
         queues = np.repeat(np.arange(QUEUES), each)
         count = len(offsets)
+
         common = {
             "queue_id": queues,
             "queue_offset": offsets,
@@ -72,6 +86,7 @@ class BenchLake:
             "keys": [f"order-{offset}" for offset in offsets],
             "epoch": [self.epoch] * count,
         }
+
         message = {
             **common,
             "source": ["half"] * count,
@@ -80,14 +95,22 @@ class BenchLake:
             "half_queue_id": queues,
             "half_queue_offset": offsets,
         }
+
         if self.epoch == 1:
-            row = {"topic": TOPIC_NAME, "table_id": 1, "queue_count": QUEUES, "epoch": 1,
-                   "created_at": instant(at)}  # fmt: skip
+            row = {
+                "topic": TOPIC_NAME,
+                "table_id": 1,
+                "queue_count": QUEUES,
+                "epoch": 1,
+                "created_at": instant(at),
+            }
             self.lake.append("catalog", pa.Table.from_pylist([row], schema=CATALOG), 1)
             self.lake.create_table("topics/1")
+
         self.lake.append("half", _table(common, HALF, count), self.epoch)
         self.lake.append("topics/1", _table(message, TOPIC, count), self.epoch)
         self._next += each
+
         ends = {(TOPIC_NAME, queue): self._next for queue in range(QUEUES)}
         counts = {"committed": count}
         self._progress = write_commit(self.lake, self._progress, plan, ends, counts, {})
@@ -161,6 +184,7 @@ def drain(folder: Path, broker: Broker, messages: int, size: int) -> str:
     lake = BenchLake(folder / name, size)
     while lake._next * QUEUES < messages:
         lake.commit(EPOCH_MESSAGES)
+
     consumer = Consumer(
         {"bootstrap.servers": broker.bootstrap_servers, "group.id": "b", "log_level": 0}
     )
@@ -168,16 +192,21 @@ def drain(folder: Path, broker: Broker, messages: int, size: int) -> str:
     topic = f"{name}-{TOPIC_NAME}"
     while not ends_of(consumer, topic):
         time.sleep(0.02)
-    began, used = time.monotonic(), run.cpu_s()
+
+    began = time.monotonic()
+    used = run.cpu_s()
     while ends_of(consumer, topic) < messages:
         time.sleep(0.05)
         run.cpu_s()
     took, used = time.monotonic() - began, run.cpu_s() - used
+
     time.sleep(2.0)
     idle = run.cpu_s()
     time.sleep(10.0)
     idle = (run.cpu_s() - idle) / 10
+
     run.end()
+
     return (
         f"{size} B: {messages / took:,.0f} messages/s, {used / messages * 1e6:.1f} us of processor "
         f"a message, {run.memory_mb:.0f} MB, idle {idle:.3f} cores"
@@ -201,11 +230,16 @@ def latency(folder: Path, broker: Broker, seconds: int) -> str:
             committed[first] = time.monotonic()
             stop.wait(max(0.0, 1.0 - (time.monotonic() - began)))
 
-    consumer = Consumer({
-        "bootstrap.servers": broker.bootstrap_servers, "group.id": name, "log_level": 0,
-        "auto.offset.reset": "earliest", "allow.auto.create.topics": False,
-        "topic.metadata.refresh.interval.ms": 200,
-    })  # fmt: skip
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": name,
+            "log_level": 0,
+            "auto.offset.reset": "earliest",
+            "allow.auto.create.topics": False,
+            "topic.metadata.refresh.interval.ms": 200,
+        }
+    )
     consumer.subscribe([f"{name}-{TOPIC_NAME}"])
     writer = threading.Thread(target=commit)
     writer.start()
@@ -237,6 +271,7 @@ def main() -> None:
     parser.add_argument("--sizes", default="256,2048")
     parser.add_argument("--latency-s", type=int, default=30)
     asked = parser.parse_args()
+
     with tempfile.TemporaryDirectory(prefix="bench-publishing-") as name:
         folder = Path(name)
         with Broker(folder / "broker") as broker:

@@ -28,7 +28,7 @@ def readable_at(table: Path) -> dict[int, float]:
 
 def topic_table(lake: Lake, topic: str) -> str:
     """Name a real topic's table."""
-    rows = Lake(lake.place).read("catalog", ["table_id"], pc.field("topic") == topic)
+    rows = Lake(lake.location).read("catalog", ["table_id"], pc.field("topic") == topic)
     return f"topics/{rows['table_id'][0].as_py()}"
 
 
@@ -43,7 +43,7 @@ def latencies_s(
     """
     table = topic_table(lake, topic)
     at = readable_at(folder / table)
-    rows = Lake(lake.place).read(table, ["epoch", "born_at"], pc.field("tags").is_null())
+    rows = Lake(lake.location).read(table, ["epoch", "born_at"], pc.field("tags").is_null())
     born = pc.cast(rows["born_at"], "int64").to_pylist()
     epochs = rows["epoch"].to_pylist()
     return [

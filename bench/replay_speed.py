@@ -28,24 +28,32 @@ def main(folder: str, transactions: int, epoch_transactions: int) -> None:
         synthetic_lake.EPOCH_ROWS = epoch_transactions
         synthetic_lake.make(records, transactions, transactions // epoch_transactions)
         rebuild(records, lake)
+
     for what, run in (
         ("verify", lambda: verify(lake).is_equal),
         ("into", lambda: rebuild(lake, f"{folder}/into").epochs > 0),
         ("one batch", lambda: rebuild(lake, f"{folder}/one", one_batch=True).epochs > 0),
     ):
         _measure(what, transactions, run)
+
     for name in ("into", "one"):
         shutil.rmtree(f"{folder}/{name}")
 
 
 def _measure(what: str, transactions: int, run: Callable[[], bool]) -> None:
-    before, deciding, started = os.times(), time.thread_time(), time.monotonic()
+    before = os.times()
+    deciding = time.thread_time()
+    started = time.monotonic()
+
     assert run(), what
-    seconds, after = time.monotonic() - started, os.times()
+    seconds = time.monotonic() - started
+    after = os.times()
     deciding = time.thread_time() - deciding
+
     cpu = after.user + after.system - before.user - before.system
     # Two free cores are busy for half of the CPU, and not less than the one thread that decides.
     bound = transactions / max(cpu / 2, deciding)
+
     print(
         f"{what}: {transactions:,} transactions in {seconds:.1f} s = "
         f"{transactions / seconds:,.0f}/s at load {os.getloadavg()[0]:.1f}; "

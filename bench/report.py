@@ -39,17 +39,21 @@ def write(report: Report, folder: Path, json_folder: Path | None = None) -> None
     json_folder = json_folder or folder
     folder.mkdir(parents=True, exist_ok=True)
     json_folder.mkdir(parents=True, exist_ok=True)
+
     for old in folder.glob("*.png"):
         old.unlink()
+
     pictures: dict[str, list[tuple[str, str]]] = {}
     for figure in report.figures:
         for number, plot in enumerate(figure.plots, 1):
             name = f"{_file_name(figure.name)}-{number}.png"
             draw(plot, folder / name)
             pictures.setdefault(figure.name, []).append((plot.title, name))
+
     values = asdict(report)
     for value, figure in zip(values["figures"], report.figures, strict=True):
         value["verdict"] = figure.verdict
+
     text = json.dumps(values, indent=1, default=str)
     (json_folder / JSON_NAME).write_text(text + "\n", "utf-8")
     (folder / MARKDOWN_NAME).write_text(_markdown(report, pictures), "utf-8")
@@ -72,24 +76,38 @@ def number_text(value: float | None) -> str:
 def _markdown(report: Report, pictures: Mapping[str, Sequence[tuple[str, str]]]) -> str:
     machine = report.machine
     lines = [
-        f"# Benchmark, size {report.size}", "",
+        f"# Benchmark, size {report.size}",
+        "",
         f"{report.date}, commit {report.commit}. {machine['cores']} cores ({machine['processor']}),"
         f" {machine['memory_gib']} GiB, {machine['system']}; load before the run "
-        f"{machine['load_before']}.", "",
-        ", ".join(f"{name} {text}" for name, text in report.versions.items()) + ".", "",
-        "| figure | value | unit | must | aim | verdict |", "|---|---|---|---|---|---|",
-    ]  # fmt: skip
+        f"{machine['load_before']}.",
+        "",
+        ", ".join(f"{name} {text}" for name, text in report.versions.items()) + ".",
+        "",
+        "| figure | value | unit | must | aim | verdict |",
+        "|---|---|---|---|---|---|",
+    ]
+
     for f in report.figures:
-        cells = [f.name, number_text(f.value), f.unit, number_text(f.must), number_text(f.aim),
-                 f.verdict]  # fmt: skip
+        cells = [
+            f.name,
+            number_text(f.value),
+            f.unit,
+            number_text(f.must),
+            number_text(f.aim),
+            f.verdict,
+        ]
         lines.append(f"| {' | '.join(cells)} |")
+
     for name, why in report.failed.items():
         lines.append(f"| {name} | - | | | | not measured: {why} |")
     for figure in report.figures:
         lines += ["", *_section(figure, pictures.get(figure.name, ()))]
+
     times = [f"{n} {s:.0f} s (load {report.load[n]:.1f})" for n, s in report.seconds.items()]
     lines += ["", "## The run", "", f"Measured in: {', '.join(times)}.", ""]
     lines += [f"- {name}: {value}" for name, value in report.parameters.items()]
+
     return "\n".join(lines) + "\n"
 
 

@@ -77,7 +77,8 @@ def counted(bench: Workbench, store: LakeStore) -> tuple[Span, Span]:
 
     Output: under the load of the latency figures, all transactions with an end; without input.
     """
-    size, name = bench.size, bench.new_name("requests")
+    size = bench.size
+    name = bench.new_name("requests")
     folder = bench.folder / f"load-{name}"
     folder.mkdir()
     with ExitStack() as running:

@@ -70,13 +70,16 @@ class Writer:
         self._servers = bootstrap_servers
         self._topics = dict(topics)
         self._queues = queues
-        self._seed, self._random = seed, random.Random(seed)
+        self._seed = seed
+        self._random = random.Random(seed)
         self._ids = TransactionIds()
         self._group = group_headers(GROUP)
         self._sent = 0
+
         self._next: dict[tuple[str, int], int] = {}
         self._templates: dict[Mix, list[Message]] = {}
         self._bodies: dict[tuple[str, int], Iterator[bytes]] = {}
+
         # Any: the client's annotations do not take a list of (str, bytes), the client does.
         self._producer: Any = Producer(
             {
@@ -111,8 +114,10 @@ class Writer:
 
     def _halves(self, count: int, mix: Mix) -> list[tuple[int, int, str]]:
         """Write halves. Output: half queue, offset and transaction id of each."""
-        topic, now_ms = self._topics[HALF], _now_ms()
+        topic = self._topics[HALF]
+        now_ms = _now_ms()
         places = []
+
         for number in range(self._sent, self._sent + count):
             transaction_id = self._ids.next(now_ms)
             headers = message_headers(
@@ -121,25 +126,32 @@ class Writer:
             queue = number // _STICKY_RUN % self._queues
             offset = self._produce(topic, queue, self._body(mix), headers)
             places.append((queue, offset, transaction_id))
+
         self._sent += count
         return places
 
     def _ends(self, places: Sequence[tuple[int, int, str]], mix: Mix, written: Written) -> None:
-        rolled_back, unanswered = mix.rolled_back, mix.rolled_back + mix.unanswered
+        rolled_back = mix.rolled_back
+        unanswered = mix.rolled_back + mix.unanswered
         collected: dict[int, tuple[str, list[int], list[str]]] = {}
+
         for queue, offset, transaction_id in places:
             drawn = self._random.random()
             if rolled_back <= drawn < unanswered:
                 continue
+
             decision = protocol.ROLLBACK if drawn < rolled_back else protocol.COMMIT
             written.committed += decision == protocol.COMMIT
+
             known = collected.get(queue)
             if known and (known[0] != decision or len(known[1]) >= mix.ends_per_operation):
                 self._operation(queue, *collected.pop(queue))
                 written.operations += 1
+
             _, offsets, ids = collected.setdefault(queue, (decision, [], []))
             offsets.append(offset)
             ids.append(transaction_id)
+
         for queue, ends in collected.items():
             self._operation(queue, *ends)
             written.operations += 1

@@ -18,9 +18,16 @@ _PAUSE_S = 0.01
 _DEPTH_MAX = 60
 _TOP = 60
 # Threads that only wait for others.
-_WAITING = ("threading.py:wait", "selectors.py:select", "socket.py:accept", "queue.py:get",
-            "thread.py:_worker", "sampler.py:_run", "clientserver.py:run",
-            "java_gateway.py:run")  # fmt: skip
+_WAITING = (
+    "threading.py:wait",
+    "selectors.py:select",
+    "socket.py:accept",
+    "queue.py:get",
+    "thread.py:_worker",
+    "sampler.py:_run",
+    "clientserver.py:run",
+    "java_gateway.py:run",
+)
 
 
 class Sampler:
@@ -67,10 +74,15 @@ class Sampler:
             at_top[frames[-1]] += count
             for frame in set(frames):
                 on_stack[frame] += count
+
         # A look waits for Python's lock: they are further apart than the pause.
         second = (time.monotonic() - self._began) / max(self._looks, 1)
-        lines = [f"{self._looks} looks, {second * 1000:.0f} ms apart", "",
-                 "   on a stack    at its top   (s, of all threads)"]  # fmt: skip
+
+        lines = [
+            f"{self._looks} looks, {second * 1000:.0f} ms apart",
+            "",
+            "   on a stack    at its top   (s, of all threads)",
+        ]
         lines += [
             f"{count * second:13.2f} {at_top[frame] * second:13.2f}   {frame}"
             for frame, count in on_stack.most_common(_TOP)

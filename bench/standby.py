@@ -78,7 +78,8 @@ def take_over(drivers: Drivers, active: Process, how: str) -> Round:
     _WAYS[how](active)
 
     def committed() -> float | None:
-        rows = Lake(drivers.settings.lake.place()).read("epochs", ["state", "owner", "written_at"])
+        lake = Lake(drivers.settings.lake.location())
+        rows = lake.read("epochs", ["state", "owner", "written_at"])
         times = [
             milliseconds(row["written_at"])
             for row in rows.to_pylist()
@@ -93,7 +94,8 @@ def take_over(drivers: Drivers, active: Process, how: str) -> Round:
 
 def measure(drivers: Drivers, rounds: int) -> list[Round]:
     """Runs so many rounds, in turns of both kinds."""
-    active, found = drivers.start_active(), []
+    active = drivers.start_active()
+    found = []
     with Traffic(drivers):
         for number in range(rounds):
             standby = drivers.start_standby()
@@ -106,14 +108,16 @@ def measure(drivers: Drivers, rounds: int) -> list[Round]:
 
 
 @contextlib.contextmanager
-def place(folder: Path, kind: str) -> Iterator[tuple[str, Mapping[str, str]]]:
+def location(folder: Path, kind: str) -> Iterator[tuple[str, Mapping[str, str]]]:
     """Yields where the lake is, and the section [lake.store] of the job's settings."""
     if kind == "local":
         yield str(folder / "lake"), {}
         return
+
     with Store(folder / "store") as store:
         store.create_bucket(_BUCKET)
         os.environ[_SECRET] = store.keys.secret_access_key
+
         yield (
             f"s3://{_BUCKET}/lake",
             {
@@ -128,7 +132,7 @@ def place(folder: Path, kind: str) -> Iterator[tuple[str, Mapping[str, str]]]:
 
 def run(rounds: int, kind: str, folder: Path) -> list[Round]:
     """Measures on a lake and a broker of its own."""
-    with Broker(folder / "broker") as broker, place(folder, kind) as (path, store):
+    with Broker(folder / "broker") as broker, location(folder, kind) as (path, store):
         values = {
             "lake": {"path": path, "store": dict(store)},
             "kafka": {"bootstrap_servers": broker.bootstrap_servers, "queues": 2},
@@ -171,6 +175,7 @@ def main() -> int:
     parser.add_argument("--store", choices=["local", "s3"], default="local", help="Where it is.")
     parser.add_argument("--report", action="store_true", help="Write the page.")
     options = parser.parse_args()
+
     before = machine.machine()
     with tempfile.TemporaryDirectory(prefix="txlake-standby-") as folder:
         try:
@@ -178,7 +183,9 @@ def main() -> int:
         except AssertionError as error:
             print(error)
             return 1
+
     print(table(found))
+
     if options.report:
         _REPORT.parent.mkdir(parents=True, exist_ok=True)
         _REPORT.write_text(report(table(found), options.store, before))

@@ -60,13 +60,18 @@ def run(story: LightStory, say: Callable[[str], None]) -> tuple[Counter[str], li
     reference = reference_of(story)
     held: Counter[str] = Counter()
     failed: list[str] = []
+
     cases: list[tuple[str, Callable[[], str]]] = [
-        (f"{write}, {mode}", lambda write=write, mode=mode: require_no_more_writes(  # type: ignore[misc]
-            story, reference, write, mode
-        ))
+        (
+            f"{write}, {mode}",
+            lambda write=write, mode=mode: require_no_more_writes(  # type: ignore[misc]
+                story, reference, write, mode
+            ),
+        )
         for write, mode in CASES
-    ]  # fmt: skip
+    ]
     cases.append(("VACUUM, about to delete", lambda: require_no_deletion(story, reference)))
+
     for name, require in cases:
         began = time.monotonic()
         try:
@@ -75,6 +80,7 @@ def run(story: LightStory, say: Callable[[str], None]) -> tuple[Counter[str], li
             failed.append(f"{name}: {error}")
             say(f"FAILED {failed[-1]}")
             continue
+
         held[_kind(said)] += 1
         say(f"{time.monotonic() - began:5.1f} s  {name}: {said}")
     return held, failed
@@ -90,16 +96,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--store", choices=["local", "s3"], default="local", help="Where it is.")
     options = parser.parse_args()
+
     began = time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="txlake-suspensions-") as folder,
         new_story(Path(folder), options.store) as story,
     ):
         held, failed = run(story, lambda text: print(text, flush=True))
+
     print(
         f"lake: {options.store}, commit {machine.commit()}: {held.total()} of "
         f"{held.total() + len(failed)} held in {time.monotonic() - began:.0f} s"
     )
+
     for words, count in held.most_common():
         print(f"{count:4d}  {words}")
     return 1 if failed else 0

@@ -64,15 +64,26 @@ def make(path: str, transactions: int, files: int) -> Lake:
     lake = Lake(path)
     lake.create(instant(START_MS))
     lake.create_table("topics/1")
+
     epochs = transactions // EPOCH_ROWS
     rows = SyntheticRows(lake, max(1, epochs // files))
-    rows.add("catalog", 1, topic=["orders"], table_id=[1], queue_count=[QUEUES], epoch=[1],
-             created_at=[instant(START_MS)])  # fmt: skip
+    rows.add(
+        "catalog",
+        1,
+        topic=["orders"],
+        table_id=[1],
+        queue_count=[QUEUES],
+        epoch=[1],
+        created_at=[instant(START_MS)],
+    )
+
     op_next = [0] * QUEUES
     real_next = [0] * QUEUES
+
     for epoch in range(1, epochs + 1):
         add_epoch(rows, epoch, op_next, real_next)
         rows.end_epoch(epoch, epoch == epochs)
+
     return lake
 
 
@@ -83,24 +94,39 @@ def add_epoch(rows: SyntheticRows, epoch: int, op_next: list[int], real_next: li
     first = (epoch - 1) * EPOCH_ROWS
     numbers = np.arange(first, first + EPOCH_ROWS)
     landed_before = list(op_next)
+
     _land_halves(rows, epoch, numbers)
+
     asked = numbers - EPOCH_ROWS
     asked = asked[(asked >= 0) & (_is(asked, 50, 11) | _is(asked, 1000, 7))]
+
     rows.add(
-        "checks", len(asked), queue_id=asked % QUEUES, queue_offset=asked // QUEUES, arm=0,
-        check_times=1, check_id=[f"{n % QUEUES}-{n // QUEUES}-0-1" for n in asked],
-        producer_group="shop", sent_at=[at] * len(asked), acknowledged=[True] * len(asked),
+        "checks",
+        len(asked),
+        queue_id=asked % QUEUES,
+        queue_offset=asked // QUEUES,
+        arm=0,
+        check_times=1,
+        check_id=[f"{n % QUEUES}-{n // QUEUES}-0-1" for n in asked],
+        producer_group="shop",
+        sent_at=[at] * len(asked),
+        acknowledged=[True] * len(asked),
         epoch=epoch,
-    )  # fmt: skip
+    )
+
     ended = [_ends(numbers - lag * EPOCH_ROWS, lag) for lag in range(3)]
     ended = [numbers[numbers >= 0] for numbers in ended]
+
     answers = numbers[_is(numbers, 50, 11)]
     records = [(n, "UNKNOWN", False) for n in answers]
     for lag, ends in enumerate(ended):
         records += [(n, "ROLLBACK" if n % 100 == 13 else "COMMIT", lag == 2) for n in ends]
+
     _land_operations(rows, epoch, at, records, op_next, real_next)
+
     gone = np.concatenate(ended[1:])
     _record_state(rows, epoch, at, np.setdiff1d(numbers, ended[0]), np.setdiff1d(asked, gone), gone)
+
     if epoch % SNAPSHOT_EPOCHS == 0:
         rows.take_snapshot(epoch)
     _add_epoch(rows, epoch, at_ms, landed_before, op_next)
@@ -110,14 +136,22 @@ def _land_halves(rows: SyntheticRows, epoch: int, numbers: np.ndarray) -> None:
     stored = [instant(START_MS + int(n) * EPOCH_MS // EPOCH_ROWS) for n in numbers]
     count = len(numbers)
     starts = (numbers * 251) % (len(_BODIES) - 256)
+
     rows.add(
-        "half", count, queue_id=numbers % QUEUES, queue_offset=numbers // QUEUES,
-        stored_at=stored, epoch=epoch, producer_group="shop",
-        transaction_id=[transaction_id(int(n)) for n in numbers], real_topic="orders",
-        keys=[f"order-{n}" for n in numbers], born_at=stored,
+        "half",
+        count,
+        queue_id=numbers % QUEUES,
+        queue_offset=numbers // QUEUES,
+        stored_at=stored,
+        epoch=epoch,
+        producer_group="shop",
+        transaction_id=[transaction_id(int(n)) for n in numbers],
+        real_topic="orders",
+        keys=[f"order-{n}" for n in numbers],
+        born_at=stored,
         body=[_BODIES[start : start + 256] for start in starts],
         delay_level=pa.array([1 if n % 40 == 17 else None for n in numbers], pa.int32()),
-    )  # fmt: skip
+    )
 
 
 def _record_state(
@@ -132,19 +166,34 @@ def _record_state(
     for numbers, times in ((waiting, 0), (asked, 1)):
         stored = [instant(START_MS + int(n) * EPOCH_MS // EPOCH_ROWS) for n in numbers]
         rows.add(
-            "pending", len(numbers), change=PUT, queue_id=numbers % QUEUES,
-            queue_offset=numbers // QUEUES, unit_offset=numbers // QUEUES, arm=0,
-            stored_at=stored, age_from_at=stored,
-            producer_group="shop", transaction_id=[transaction_id(int(n)) for n in numbers],
-            real_topic="orders", check_times=times, unacknowledged=0,
+            "pending",
+            len(numbers),
+            change=PUT,
+            queue_id=numbers % QUEUES,
+            queue_offset=numbers // QUEUES,
+            unit_offset=numbers // QUEUES,
+            arm=0,
+            stored_at=stored,
+            age_from_at=stored,
+            producer_group="shop",
+            transaction_id=[transaction_id(int(n)) for n in numbers],
+            real_topic="orders",
+            check_times=times,
+            unacknowledged=0,
             checked_at=[at if times else None] * len(numbers),
             delay_level=pa.array([1 if n % 40 == 17 else None for n in numbers], pa.int32()),
-            discards=0, epoch=epoch,
-        )  # fmt: skip
+            discards=0,
+            epoch=epoch,
+        )
+
     rows.add(
-        "pending", len(gone), change=LEFT, queue_id=gone % QUEUES, queue_offset=gone // QUEUES,
+        "pending",
+        len(gone),
+        change=LEFT,
+        queue_id=gone % QUEUES,
+        queue_offset=gone // QUEUES,
         epoch=epoch,
-    )  # fmt: skip
+    )
 
 
 def _land_operations(
@@ -160,18 +209,27 @@ def _land_operations(
         queue = number % QUEUES
         offsets.append(op_next[queue])
         op_next[queue] += 1
+
     numbers = np.array([number for number, _, _ in records])
+
     rows.add(
-        "op", len(records), queue_id=numbers % QUEUES, queue_offset=offsets,
-        stored_at=[at] * len(records), epoch=epoch, producer_group="shop",
+        "op",
+        len(records),
+        queue_id=numbers % QUEUES,
+        queue_offset=offsets,
+        stored_at=[at] * len(records),
+        epoch=epoch,
+        producer_group="shop",
         decision=[decision for _, decision, _ in records],
         half_offsets=[[n // QUEUES] for n, _, _ in records],
         transaction_ids=[[transaction_id(int(n))] for n, _, _ in records],
         from_check=[is_answer for _, _, is_answer in records],
         check_id=[f"{n % QUEUES}-{n // QUEUES}-0-1" if a else None for n, _, a in records],
         body=[b"%d," % (n // QUEUES) for n, _, _ in records],
-    )  # fmt: skip
+    )
+
     ends = [(n, d, a, o) for (n, d, a), o in zip(records, offsets, strict=True) if d != "UNKNOWN"]
+
     delivered: list[tuple[int | None, int | None]] = []
     for number, decision, _, _ in ends:
         if decision == "COMMIT" and number % 40 != 17:
@@ -180,51 +238,95 @@ def _land_operations(
             real_next[queue] += 1
         else:
             delivered.append((None, None))
+
     ended = np.array([n for n, _, _, _ in ends])
+
     rows.add(
-        "outcomes", len(ends), queue_id=ended % QUEUES, queue_offset=ended // QUEUES, arm=0,
+        "outcomes",
+        len(ends),
+        queue_id=ended % QUEUES,
+        queue_offset=ended // QUEUES,
+        arm=0,
         outcome=["COMMITTED" if d == "COMMIT" else "ROLLED_BACK" for _, d, _, _ in ends],
         cause=["check_answer" if a else "operation" for _, _, a, _ in ends],
-        op_queue_offset=[o for _, _, _, o in ends], decided_at=[at] * len(ends), epoch=epoch,
-        producer_group="shop", transaction_id=[transaction_id(int(n)) for n in ended],
-        real_topic="orders", real_queue_id=[q for q, _ in delivered],
+        op_queue_offset=[o for _, _, _, o in ends],
+        decided_at=[at] * len(ends),
+        epoch=epoch,
+        producer_group="shop",
+        transaction_id=[transaction_id(int(n)) for n in ended],
+        real_topic="orders",
+        real_queue_id=[q for q, _ in delivered],
         real_queue_offset=[o for _, o in delivered],
-    )  # fmt: skip
+    )
+
     late = ended[ended % 40 == 17]
     rows.add(
-        "delayed", len(late), change=PUT, source="half",
-        queue_id=late % QUEUES, queue_offset=late // QUEUES,
-        deliver_at=[at] * len(late), real_topic="orders", epoch=epoch,
-    )  # fmt: skip
+        "delayed",
+        len(late),
+        change=PUT,
+        source="half",
+        queue_id=late % QUEUES,
+        queue_offset=late // QUEUES,
+        deliver_at=[at] * len(late),
+        real_topic="orders",
+        epoch=epoch,
+    )
+
     _deliver_delayed(rows, epoch, at, real_next)
-    kept = [(n, q, o) for (n, _, _, _), (q, o) in zip(ends, delivered, strict=True)
-            if o is not None]  # fmt: skip
+
+    kept = [
+        (n, q, o) for (n, _, _, _), (q, o) in zip(ends, delivered, strict=True) if o is not None
+    ]
+
     rows.add(
-        "topics/1", len(kept), queue_id=[q for _, q, _ in kept],
-        queue_offset=[o for _, _, o in kept], stored_at=[at] * len(kept), source="half",
-        producer_group="shop", real_topic="orders", body=b"",
+        "topics/1",
+        len(kept),
+        queue_id=[q for _, q, _ in kept],
+        queue_offset=[o for _, _, o in kept],
+        stored_at=[at] * len(kept),
+        source="half",
+        producer_group="shop",
+        real_topic="orders",
+        body=b"",
         half_queue_id=[n % QUEUES for n, _, _ in kept],
-        half_queue_offset=[n // QUEUES for n, _, _ in kept], epoch=epoch,
-    )  # fmt: skip
+        half_queue_offset=[n // QUEUES for n, _, _ in kept],
+        epoch=epoch,
+    )
 
 
 def _deliver_delayed(rows: SyntheticRows, epoch: int, at: Any, real_next: list[int]) -> None:
     due = np.arange((epoch - 6) * EPOCH_ROWS, (epoch - 5) * EPOCH_ROWS)
     due = due[(due >= 0) & (due % 40 == 17) & (due % 1000 != 7)]
+
     places = []
     for number in due:
         queue = int(number // QUEUES % QUEUES)
         places.append((queue, real_next[queue]))
         real_next[queue] += 1
+
     rows.add(
-        "deliveries", len(due), source="half", queue_id=due % QUEUES, queue_offset=due // QUEUES,
-        action="DELIVERED", real_topic="orders", real_queue_id=[q for q, _ in places],
-        real_queue_offset=[o for _, o in places], decided_at=[at] * len(due), epoch=epoch,
-    )  # fmt: skip
+        "deliveries",
+        len(due),
+        source="half",
+        queue_id=due % QUEUES,
+        queue_offset=due // QUEUES,
+        action="DELIVERED",
+        real_topic="orders",
+        real_queue_id=[q for q, _ in places],
+        real_queue_offset=[o for _, o in places],
+        decided_at=[at] * len(due),
+        epoch=epoch,
+    )
+
     rows.add(
-        "delayed", len(due), change=LEFT, source="half", queue_id=due % QUEUES,
-        queue_offset=due // QUEUES, epoch=epoch,
-    )  # fmt: skip
+        "delayed",
+        len(due),
+        change=LEFT,
+        source="half",
+        queue_id=due % QUEUES,
+        queue_offset=due // QUEUES,
+        epoch=epoch,
+    )
 
 
 def _add_epoch(
@@ -235,22 +337,43 @@ def _add_epoch(
         Range(p.HALF_TOPIC, q, (epoch - 1) * halves, epoch * halves, epoch * halves)
         for q in range(QUEUES)
     ]
+
     ranges += [
         Range(p.OP_TOPIC, q, ops_before[q], ops_after[q], ops_after[q]) for q in range(QUEUES)
     ]
-    wire = {"topics": TOPICS, "check_topic_prefix": p.CHECK_TOPIC_PREFIX,
-            "message_bytes_max": p.MESSAGE_BYTES_MAX, "messages_max": p.MESSAGES_MAX}  # fmt: skip
+
+    wire = {
+        "topics": TOPICS,
+        "check_topic_prefix": p.CHECK_TOPIC_PREFIX,
+        "message_bytes_max": p.MESSAGE_BYTES_MAX,
+        "messages_max": p.MESSAGES_MAX,
+    }
+
     known = dict.fromkeys(range(QUEUES), at_ms)
     newest = epoch // SNAPSHOT_EPOCHS * SNAPSHOT_EPOCHS
     snapshot = Snapshot(newest, START_MS + newest * EPOCH_MS if newest else 0)
+
     plan = Plan(
-        epoch, at_ms, known, known, tuple(ranges), "cluster", {},
-        {**asdict(Parameters()), "wire": wire, SNAPSHOT: snapshot.as_parameter(),
-         FLOOR: Floor().as_parameter()},
-        "bench", RULE_VERSION,
-    )  # fmt: skip
+        epoch,
+        at_ms,
+        known,
+        known,
+        tuple(ranges),
+        "cluster",
+        {},
+        {
+            **asdict(Parameters()),
+            "wire": wire,
+            SNAPSHOT: snapshot.as_parameter(),
+            FLOOR: Floor().as_parameter(),
+        },
+        "bench",
+        RULE_VERSION,
+    )
+
     now = instant(at_ms)
     rows.add_to_chain(planned_row(plan, now))
+
     counts = {SNAPSHOT: 1} if newest == epoch else {}
     written = rows.written(is_all=newest == epoch)
     rows.add_to_chain(committed_row(plan, now, counts, {}, {}, written))

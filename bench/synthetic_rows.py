@@ -61,7 +61,8 @@ class SyntheticRows:
 
     def written(self, *, is_all: bool) -> dict[str, TableVersion]:
         """Return the tables written since this was last asked, and how many rows they have."""
-        touched, self._touched = set(self._totals) if is_all else self._touched, set()
+        touched = set(self._totals) if is_all else self._touched
+        self._touched = set()
         return {table: TableVersion(0, self._totals[table]) for table in touched}
 
     def end_epoch(self, epoch: int, is_last: bool) -> None:

@@ -22,11 +22,13 @@ def _members(group: int) -> dict[int, list[str]]:
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             processes[int(path.parent.name)] = path.read_text().rpartition(")")[2].split()
+
     found = {}
     for pid, fields in processes.items():
         ancestor: list[str] | None = fields
         while ancestor is not None and int(ancestor[_GROUP]) != group:
             ancestor = processes.get(int(ancestor[_PARENT]))
+
         if ancestor is not None:
             found[pid] = fields
     return found

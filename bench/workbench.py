@@ -74,6 +74,7 @@ class Workbench:
                 "queues": QUEUES,
             },
         }
+
         for section, extra in sections.items():
             values[section] = {**values.get(section, {}), **extra}
         return values
@@ -93,22 +94,33 @@ class Workbench:
         folder, temp = self.folder / "jobs", self.folder / "temp"
         folder.mkdir(exist_ok=True)
         temp.mkdir(exist_ok=True)
+
         conf = folder / f"{lake}.toml"
+
         if self.profile_folder is None:
             conf.write_text(toml(values), "utf-8")
             return JobProcess(parse(values, "bench"), conf, temp)
+
         into = self.profile_folder / lake
         events = into / "spark-events"
         events.mkdir(parents=True, exist_ok=True)
         values.setdefault("spark", {}).update(
-            {"spark.eventLog.enabled": "true", "spark.eventLog.dir": events.as_uri(),
-             "spark.eventLog.rolling.enabled": "false", "spark.eventLog.compress": "false"}
-        )  # fmt: skip
+            {
+                "spark.eventLog.enabled": "true",
+                "spark.eventLog.dir": events.as_uri(),
+                "spark.eventLog.rolling.enabled": "false",
+                "spark.eventLog.compress": "false",
+            }
+        )
+
         conf.write_text(toml(values), "utf-8")
         return JobProcess(
-            parse(values, "bench"), conf, temp,
-            module="bench.profiled_job", arguments=("--into", str(into)),
-        )  # fmt: skip
+            parse(values, "bench"),
+            conf,
+            temp,
+            module="bench.profiled_job",
+            arguments=("--into", str(into)),
+        )
 
     def writer(self, topics: str) -> Writer:
         """Return the one writer into topics of this name; they are made."""
@@ -137,7 +149,7 @@ class Workbench:
 
     def forget(self, lake: str | Lake) -> None:
         """Delete a lake that is no longer needed: a full run writes many gigabytes."""
-        known = lake if isinstance(lake, Lake) else Lake(self.settings(lake).lake.place())
+        known = lake if isinstance(lake, Lake) else Lake(self.settings(lake).lake.location())
         shutil.rmtree(self.files_of(known), ignore_errors=True)
 
     def _make_check_topic(self, settings: Settings) -> None:

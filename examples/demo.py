@@ -72,29 +72,41 @@ class Demo:
         self._folders.write_conf(broker.bootstrap_servers, CHECK_MAX)
         self._end_if_asked()
         self._tell(f"a Kafka broker answers at {broker.bootstrap_servers}; starting the job")
+
         self._begin(programs.start("job", "pipelines", "run", "--conf", str(self._folders.conf)))
         self._wait(lambda _: self._has_topics(), "the job's Kafka topics")
         self._tell("the job runs; starting a service that will always answer UNKNOWN")
         self._begin(self._order_service(programs, "forgetful service", "--forgetful"))
+
         # The first epoch takes seconds, in a JVM that is cold: not with the orders waiting for it.
         self._wait(lambda seen: bool(seen.forgotten), "the forgetful service's half in the lake")
         self._tell("its half is in the lake; starting a publisher and the two services")
+
         self._begin(
             programs.start("publisher", "pipelines", "publish", "--conf", str(self._folders.conf))
         )
+
         self._sources.kafka = KafkaTopic(broker.bootstrap_servers, TOPIC)
+
         doomed = self._order_service(
-            programs, "order service", "--orders", str(self._orders),
-            "--crash-after", str(max(self._orders // 4, 1)),
-        )  # fmt: skip
+            programs,
+            "order service",
+            "--orders",
+            str(self._orders),
+            "--crash-after",
+            str(max(self._orders // 4, 1)),
+        )
         doomed_points = self._points_service(
             programs, "--crash-after", str(max(self._orders // 8, 1))
         )
+
         self._wait(lambda _: doomed.was_killed(), "the end of the order service by kill -9")
         self._restart_orders(programs)
+
         self._wait(lambda _: doomed_points.was_killed(), "the end of the points service by kill -9")
         self._tell("points service killed between its database and its offsets; restarting it")
         self._begin(self._points_service(programs))
+
         self._wait(lambda seen: seen.is_quiet(self._orders), "every order everywhere")
         self._tell("nothing is open any more; stopping everything")
 
@@ -123,16 +135,30 @@ class Demo:
         is_forgetful = "--forgetful" in arguments
         group = FORGETFUL_GROUP if is_forgetful else ORDER_GROUP
         return programs.start(
-            name, "examples.order_service", "--bootstrap-servers", self._bootstrap_servers,
-            "--database", str(self._folders.orders), "--group", group,
-            *(("--orders", "1") if is_forgetful else ()), *arguments,
-        )  # fmt: skip
+            name,
+            "examples.order_service",
+            "--bootstrap-servers",
+            self._bootstrap_servers,
+            "--database",
+            str(self._folders.orders),
+            "--group",
+            group,
+            *(("--orders", "1") if is_forgetful else ()),
+            *arguments,
+        )
 
     def _points_service(self, programs: Programs, *arguments: str) -> Program:
         return programs.start(
-            "points service", "examples.points_service", "--lake", str(self._folders.lake),
-            "--database", str(self._folders.points), "--session-timeout-ms", "3000", *arguments,
-        )  # fmt: skip
+            "points service",
+            "examples.points_service",
+            "--lake",
+            str(self._folders.lake),
+            "--database",
+            str(self._folders.points),
+            "--session-timeout-ms",
+            "3000",
+            *arguments,
+        )
 
     def _has_topics(self) -> bool:
         admin = AdminClient({"bootstrap.servers": self._bootstrap_servers, "log_level": 0})
@@ -151,22 +177,28 @@ class Demo:
         Errors: DemoError when nothing new was seen for as long as its patience lasts: a busy
         machine may take its time.
         """
-        before, news_at = None, time.monotonic()
+        before = None
+        news_at = time.monotonic()
         while True:
             self._end_if_asked()
             for program in self._running:
                 program.check_runs()
+
             seen = self._sources.look()
             self._screen.show(seen)
             if is_done(seen):
                 return
+
             if seen != before:
-                before, news_at = seen, time.monotonic()
+                before = seen
+                news_at = time.monotonic()
+
             if time.monotonic() >= news_at + self._patience_s:
                 raise DemoError(
                     f"waited for {what} in vain, {self._patience_s:.0f} s without news; seen last: "
                     f"{changes(Seen(), seen) or 'nothing'}"
                 )
+
             time.sleep(_LOOK_S)
 
     def _end_if_asked(self) -> None:
@@ -185,6 +217,7 @@ def run_demo(
     told = "deleted and made anew" if folders.make_anew() else "made"
     screen.tell(f"{short(folders.lake)} and {folders.beside.name} {told}; starting a Kafka broker")
     demo = Demo(folders, orders, patience_s, screen, stop)
+
     with ExitStack() as stack:
         temp = stack.enter_context(tempfile.TemporaryDirectory(prefix="txlake-demo-"))
         broker = stack.enter_context(Broker(folders.kafka))
@@ -193,6 +226,7 @@ def run_demo(
         stack.callback(demo.close)
         demo.run(broker, programs)
         published = demo.look().published
+
     # All programs have ended: what is seen now stays.
     return replace(demo.look(), published=published), broker.port
 
@@ -201,12 +235,14 @@ def show_end(seen: Seen, screen: Screen, folders: Folders, port: int) -> int:
     """Print the final table, the verdict and what to try next. Output: the exit code."""
     console = screen.console
     screen.show_end(seen)
+
     if told := disagreements(seen):
         console.print(f"[bold red]Not agreed, {len(told)} times:[/]", highlight=False)
         for sentence in told:
             console.print(f"  {sentence}", markup=False, highlight=False, soft_wrap=True)
         _tell_logs(console, folders)
         return 1
+
     console.print(
         f"[bold green]Agreed:[/] {len(seen.committed)} orders in SQLite = {len(seen.delivered)} "
         f"messages in the topic table = {len(seen.published)} records in Kafka = "
@@ -214,14 +250,17 @@ def show_end(seen: Seen, screen: Screen, folders: Folders, port: int) -> int:
         f"{len(seen.refused)} refused = {len(seen.rolled_back)} rolled back; killed: 1 delivered; "
         f"{len(seen.reminded)} reminders, none before {REMINDER_MS // 1000} s; "
         f"always UNKNOWN: {len(seen.given_up)} given up after {CHECK_MAX} checks.",
-        highlight=False, soft_wrap=True,
-    )  # fmt: skip
+        highlight=False,
+        soft_wrap=True,
+    )
+
     console.print("\n[bold]What to try next[/] (the lake stays until the next demo)\n")
     told_of = [seen.killed, *seen.reminded[:1], *seen.given_up]
     for what, commands in folders.next_steps(port, told_of):
         console.print(what, markup=False, highlight=False)
         for command in commands:
             console.print(f"  {command}", markup=False, highlight=False, soft_wrap=True)
+
     return 0
 
 
@@ -232,14 +271,19 @@ def _tell_logs(console: Console, folders: Folders) -> None:
 
 @click.command()
 @click.option(
-    "--lake", type=click.Path(file_okay=False, path_type=Path), default=ROOT / "demo-lake",
+    "--lake",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=ROOT / "demo-lake",
     help="The lake's folder: deleted and made anew, with <lake>-files beside it.",
-)  # fmt: skip
+)
 @click.option("--orders", type=click.IntRange(min=40), default=120, show_default=True)
 @click.option(
-    "--patience-s", type=float, default=180.0, show_default=True,
+    "--patience-s",
+    type=float,
+    default=180.0,
+    show_default=True,
     help="It fails after so long without news.",
-)  # fmt: skip
+)
 def main(lake: Path, orders: int, patience_s: float) -> None:
     """Show transactional messages: a real broker, the job, an order and a points service."""
     console = Console()
@@ -247,6 +291,7 @@ def main(lake: Path, orders: int, patience_s: float) -> None:
     folders = Folders(lake.absolute())
     stop = Stop()
     console.print(_INTRODUCTION, highlight=False, soft_wrap=True)
+
     try:
         seen, port = run_demo(folders, orders, patience_s, screen, stop)
     except KNOWN_ERRORS as error:

@@ -69,29 +69,37 @@ def disagreements(seen: Seen, check_max: int = CHECK_MAX) -> list[str]:
         *_differ("order in SQLite", seen.committed, "points row", seen.pointed),
         *_differ("order refused in SQLite", seen.refused, "rolled back", seen.rolled_back),
         *_differ(
-            "half message of the order service", seen.halves,
-            "committed or refused in SQLite", [*seen.committed, *seen.refused],
+            "half message of the order service",
+            seen.halves,
+            "committed or refused in SQLite",
+            [*seen.committed, *seen.refused],
         ),
         *_differ(
-            "half message of the forgetful service", seen.forgotten,
-            "message in TRANS_CHECK_MAX_TIME_TOPIC", seen.given_up,
+            "half message of the forgetful service",
+            seen.forgotten,
+            "message in TRANS_CHECK_MAX_TIME_TOPIC",
+            seen.given_up,
         ),
         *_differ(
-            "order to remind of in SQLite", seen.to_remind,
-            "message in topic reminders", seen.reminded,
+            "order to remind of in SQLite",
+            seen.to_remind,
+            "message in topic reminders",
+            seen.reminded,
         ),
         *_early(seen),
         *_killed(seen),
         *_asked(seen, check_max),
         *_points(seen),
-    ]  # fmt: skip
+    ]
 
 
 def _nothing_happened(seen: Seen) -> Iterable[str]:
     for ids, what in (
-        (seen.committed, "committed"), (seen.refused, "refused"),
-        (seen.forgotten, "forgotten"), (seen.to_remind, "to be reminded of"),
-    ):  # fmt: skip
+        (seen.committed, "committed"),
+        (seen.refused, "refused"),
+        (seen.forgotten, "forgotten"),
+        (seen.to_remind, "to be reminded of"),
+    ):
         if not ids:
             yield f"nothing was {what}: the demo has not shown it"
 

@@ -73,6 +73,7 @@ class Folders:
         cannot be a lake's, and for a lake on which a job runs.
         """
         self._check_nobody_writes()
+
         folders = (self.lake, self.beside)
         for folder in folders:
             if folder.exists() and any(folder.iterdir()) and not (folder / _MARK).exists():
@@ -80,6 +81,7 @@ class Folders:
                     f"{folder} is not empty and was not made by the demo, which would delete it: "
                     "move it away, or name another place with --lake"
                 )
+
         was_there = False
         for folder in folders:
             if folder.exists():
@@ -87,13 +89,14 @@ class Folders:
                 _delete(folder)
             folder.mkdir(parents=True)
             (folder / _MARK).touch()
+
         return was_there
 
     def _check_nobody_writes(self) -> None:
         try:
-            place = lake_location(str(self.lake))
+            location = lake_location(str(self.lake))
             if (self.lake / _MARK).exists():
-                LakeLock(place, "demo").release()
+                LakeLock(location, "demo").release()
         except (NotALakeError, LakeLockedError) as error:
             raise DemoError(str(error)) from None
 
@@ -114,38 +117,53 @@ class Folders:
         lake, beside = quote(short(self.lake)), quote(short(self.beside))
         python, txlake = ".venv/bin/python", ".venv/bin/txlake"
         return [
-            ("What happened to the killed one, to one with a reminder, to the one given up:", [
-                f"{txlake} tx explain --lake {lake} {transaction_id}"
-                for transaction_id in told_of
-            ]),
+            (
+                "What happened to the killed one, to one with a reminder, to the one given up:",
+                [
+                    f"{txlake} tx explain --lake {lake} {transaction_id}"
+                    for transaction_id in told_of
+                ],
+            ),
             ("Does the lake keep its promises?", [f"{txlake} verify --lake {lake}"]),
-            ("How many transactions ended how, and why (polars):", [
-                f"""{python} -c "import polars as pl; """
-                f"""print(pl.scan_delta('{short(self.lake)}/outcomes', use_pyarrow=True)"""
-                """.group_by('real_topic', 'outcome', 'cause').len().collect())\"""",
-            ]),
-            ("Who was asked how often (duckdb over deltalake):", [
-                f"""{python} -c "import duckdb, deltalake; """
-                f"""checks = deltalake.DeltaTable('{short(self.lake)}/checks')"""
-                """.to_pyarrow_dataset(); """
-                """print(duckdb.sql('SELECT producer_group, count(*) AS checks, """
-                """count(DISTINCT (queue_id, queue_offset)) AS transactions """
-                """FROM checks WHERE acknowledged GROUP BY ALL'))\"""",
-            ]),
-            ("Another consumer group reads the whole topic, without Kafka:", [
-                f"{python} -m examples.points_service --lake {lake} --group another "
-                f"--database {beside}/another.sqlite --until-idle",
-            ]),
-            ("Go on where it stopped, each in a terminal of its own:", [
-                f"{txlake} broker --port {port} --data-dir {beside}/kafka",
-                f"{txlake} run --conf {beside}/demo.toml",
-                f"{txlake} publish --conf {beside}/demo.toml",
-                f"{python} -m examples.order_service --bootstrap-servers 127.0.0.1:{port} "
-                f"--database {beside}/orders.sqlite --orders 20",
-                f"{python} -m examples.points_service --lake {lake} "
-                f"--database {beside}/points.sqlite",
-            ]),
-        ]  # fmt: skip
+            (
+                "How many transactions ended how, and why (polars):",
+                [
+                    f"""{python} -c "import polars as pl; """
+                    f"""print(pl.scan_delta('{short(self.lake)}/outcomes', use_pyarrow=True)"""
+                    """.group_by('real_topic', 'outcome', 'cause').len().collect())\"""",
+                ],
+            ),
+            (
+                "Who was asked how often (duckdb over deltalake):",
+                [
+                    f"""{python} -c "import duckdb, deltalake; """
+                    f"""checks = deltalake.DeltaTable('{short(self.lake)}/checks')"""
+                    """.to_pyarrow_dataset(); """
+                    """print(duckdb.sql('SELECT producer_group, count(*) AS checks, """
+                    """count(DISTINCT (queue_id, queue_offset)) AS transactions """
+                    """FROM checks WHERE acknowledged GROUP BY ALL'))\"""",
+                ],
+            ),
+            (
+                "Another consumer group reads the whole topic, without Kafka:",
+                [
+                    f"{python} -m examples.points_service --lake {lake} --group another "
+                    f"--database {beside}/another.sqlite --until-idle",
+                ],
+            ),
+            (
+                "Go on where it stopped, each in a terminal of its own:",
+                [
+                    f"{txlake} broker --port {port} --data-dir {beside}/kafka",
+                    f"{txlake} run --conf {beside}/demo.toml",
+                    f"{txlake} publish --conf {beside}/demo.toml",
+                    f"{python} -m examples.order_service --bootstrap-servers 127.0.0.1:{port} "
+                    f"--database {beside}/orders.sqlite --orders 20",
+                    f"{python} -m examples.points_service --lake {lake} "
+                    f"--database {beside}/points.sqlite",
+                ],
+            ),
+        ]
 
 
 def _delete(folder: Path) -> None:

@@ -33,6 +33,7 @@ class Program:
     def __init__(self, name: str, module: str, arguments: Sequence[str], log: Path, temp: Path):
         self.name = name
         self.log = log
+
         # All that Python, Spark and their JVM call temporary goes with the demo.
         java_options = (
             f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {_JAVA_OPTIONS.format(temp=temp)}"
@@ -42,6 +43,7 @@ class Program:
             "SPARK_LOCAL_DIRS": str(temp),
             "JAVA_TOOL_OPTIONS": java_options.strip(),
         }
+
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", module, *arguments],

@@ -22,25 +22,37 @@ def table_of(seen: Seen, title: str) -> Table:
     table.add_column("transactions", min_width=21)
     for place, width in (("order db", 10), ("lake", 14), ("Kafka", 10), ("points db", 9)):
         table.add_column(place, justify="right", min_width=width)
+
     rolled_back = {*seen.refused, *seen.rolled_back}
     wrongly = len(rolled_back & {*seen.delivered, *seen.pointed})
     wrongly_published = len(rolled_back & set(seen.published))
+
     table.add_row(
-        "orders committed", counted(len(seen.committed), "order"),
-        counted(len(seen.delivered), "message"), counted(len(seen.published), "record"),
+        "orders committed",
+        counted(len(seen.committed), "order"),
+        counted(len(seen.delivered), "message"),
+        counted(len(seen.published), "record"),
         counted(len(seen.pointed), "row"),
-    )  # fmt: skip
+    )
+
     table.add_row("their points", str(seen.order_points), "", "", str(seen.balance_points))
     table.add_row(
-        "refused: out of stock", f"{len(seen.refused)} refused",
-        f"{len(seen.rolled_back)} rolled back", counted(wrongly_published, "record"),
+        "refused: out of stock",
+        f"{len(seen.refused)} refused",
+        f"{len(seen.rolled_back)} rolled back",
+        counted(wrongly_published, "record"),
         counted(wrongly, "row"),
-    )  # fmt: skip
+    )
+
     table.add_row("killed before COMMIT", *_killed(seen))
     table.add_row(
-        f"reminders, {REMINDER_MS // 1000} s later", counted(len(seen.to_remind), "order"),
-        _reminded(seen), "", "",
-    )  # fmt: skip
+        f"reminders, {REMINDER_MS // 1000} s later",
+        counted(len(seen.to_remind), "order"),
+        _reminded(seen),
+        "",
+        "",
+    )
+
     for transaction_id in seen.forgotten:
         times = seen.checks.get(transaction_id, 0)
         table.add_row("always UNKNOWN", "", f"asked {times} of {CHECK_MAX}", "", "")
@@ -110,7 +122,8 @@ class Screen:
             title = f"after {self.seconds:.0f} s"
             self._live.update(table_of(seen, title), refresh=True)
         elif self.seconds >= self._line_at and (line := changes(self._lined, seen)):
-            self._lined, self._line_at = seen, self.seconds + _LINE_INTERVAL_S
+            self._lined = seen
+            self._line_at = self.seconds + _LINE_INTERVAL_S
             self.tell(line)
         for news in milestones(self._seen, seen):
             self.tell(news)

@@ -44,10 +44,12 @@ class Sources:
         published = () if self.kafka is None else self.kafka.transaction_ids()
         pointed = _ids(self._points, "SELECT transaction_id FROM points")
         balance_points = _sum(self._points, "SELECT points FROM balances")
+
         table_ids = {row["topic"]: row["table_id"] for row in self._read("catalog")}
         reminded = self._topic(table_ids, REMINDERS_TOPIC)
         delivered = self._topic(table_ids, TOPIC)
         given_up = self._topic(table_ids, GIVEN_UP_TOPIC)
+
         checks = self._read("checks", "queue_id", "queue_offset", "acknowledged")
         outcomes = [
             row
@@ -56,6 +58,7 @@ class Sources:
         ]
         halves = self._halves()
         places = {(row["queue_id"], row["queue_offset"]): row["transaction_id"] for row in halves}
+
         return Seen(
             committed=_ids(self._orders, "SELECT transaction_id FROM orders ORDER BY rowid"),
             refused=_ids(

@@ -211,10 +211,14 @@ def serve(options: argparse.Namespace, ended: threading.Event) -> None:
         listener = ForgetfulListener()
     else:
         listener = OrderListener(OrderDatabase(options.database), options.crash_after)
+
     producer = TransactionProducer(
-        options.bootstrap_servers, options.group, listener,
+        options.bootstrap_servers,
+        options.group,
+        listener,
         options=ProducerOptions(check_session_timeout_ms=SESSION_TIMEOUT_MS),
-    )  # fmt: skip
+    )
+
     with producer:
         ends = dict.fromkeys(LocalTransactionState, 0)
         for order in new_orders(options.orders):
@@ -222,6 +226,7 @@ def serve(options: argparse.Namespace, ended: threading.Event) -> None:
                 return
             result = producer.send_messages_in_transaction(messages_of(order), order)
             ends[result.local_state] += 1
+
         told = ", ".join(f"{count} {state.name}" for state, count in ends.items() if count)
         print(f"orders created: {options.orders} ({told})", flush=True)
         print("answering checks until Ctrl-C", flush=True)
@@ -236,11 +241,15 @@ def main() -> None:
     parser.add_argument("--group", default="order-service", help="the producer group")
     parser.add_argument("--orders", type=int, default=20, help="how many to create")
     parser.add_argument(
-        "--crash-after", type=int, default=0, metavar="N",
+        "--crash-after",
+        type=int,
+        default=0,
+        metavar="N",
         help="die by kill -9 after the Nth local commit, before its COMMIT operation",
-    )  # fmt: skip
+    )
     parser.add_argument("--forgetful", action="store_true", help="answer everything UNKNOWN")
     options = parser.parse_args()
+
     ended = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: ended.set())

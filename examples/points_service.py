@@ -45,13 +45,19 @@ def add_points(database: sqlite3.Connection, messages: Iterable[ConsumedMessage]
     Replay: messages that are in change nothing.
     """
     added = 0
+
     with database:  # commits, or rolls back when anything is raised
         for message in messages:
             order = json.loads(message.body or b"{}")
             row = (
-                message.topic, message.id, message.transaction_id,
-                order["order_id"], order["customer"], order["points"],
-            )  # fmt: skip
+                message.topic,
+                message.id,
+                message.transaction_id,
+                order["order_id"],
+                order["customer"],
+                order["points"],
+            )
+
             cursor = database.execute("INSERT OR IGNORE INTO points VALUES (?, ?, ?, ?, ?, ?)", row)
             if cursor.rowcount == 1:
                 added += 1
@@ -69,22 +75,27 @@ def serve(options: argparse.Namespace, ended: threading.Event) -> None:
     consumer = Consumer(
         options.lake, options.group, [TOPIC], session_timeout_ms=options.session_timeout_ms
     )
+
     with closing(sqlite3.connect(options.database, timeout=10.0)) as database, consumer:
         database.execute("PRAGMA journal_mode = WAL")
         database.executescript(SCHEMA)
         total = 0
+
         while not ended.is_set():
             messages = consumer.poll(1.0)
             if not messages:
                 if options.until_idle:
                     return
                 continue
+
             added = add_points(database, messages)
             total += added
             print(f"{len(messages)} messages, {added} of them new", flush=True)
+
             if options.crash_after and total >= options.crash_after:
                 print("points are in the database; kill -9 before the offsets", flush=True)
                 os.kill(os.getpid(), signal.SIGKILL)
+
             consumer.commit()
 
 
@@ -97,10 +108,14 @@ def main() -> None:
     parser.add_argument("--session-timeout-ms", type=int, default=5_000)
     parser.add_argument("--until-idle", action="store_true", help="end when nothing is left")
     parser.add_argument(
-        "--crash-after", type=int, default=0, metavar="N",
+        "--crash-after",
+        type=int,
+        default=0,
+        metavar="N",
         help="die by kill -9 with N points rows in the database, before the offsets are committed",
-    )  # fmt: skip
+    )
     options = parser.parse_args()
+
     ended = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: ended.set())

@@ -6,7 +6,7 @@
     create_views(spark, "/data/lake")
     spark.sql("SELECT outcome, cause, count(*) FROM outcomes GROUP BY ALL").show()
 
-A lake on S3: `open_spark(lake=place)` and `create_views(spark, place)`, where `place` is
+A lake on S3: `open_spark(lake=location)` and `create_views(spark, location)`, where `location` is
 `lake_location("s3://bucket/lake", {"region": ..., ...})`, or the URI alone where the environment
 has the credentials (AWS_ACCESS_KEY_ID ...).
 
@@ -194,20 +194,20 @@ def append_once(rows: DataFrame, batch_id: int, path: str, app_id: str | None = 
 def _lake(spark: SparkSession, path: str | LakeLocation) -> Lake:
     lake = Lake(path)
     lake.lake_id()
-    if is_s3(lake.place):
-        _allow_reading(spark, lake.place)
+    if is_s3(lake.location):
+        _allow_reading(spark, lake.location)
     return lake
 
 
-def _allow_reading(spark: SparkSession, place: LakeLocation) -> None:
+def _allow_reading(spark: SparkSession, location: LakeLocation) -> None:
     """Gives Hadoop the access to a bucket.
 
     Spark's settings cannot hold it: they appear in its UI, its event log and the JVM's command
     line.
     """
     hadoop = hadoop_configuration(spark)
-    bucket = place.path.partition("://")[2].split("/")[0]
-    s3 = s3_access(place)
+    bucket = location.path.partition("://")[2].split("/")[0]
+    s3 = s3_access(location)
     access = {
         "endpoint": s3.endpoint,
         "endpoint.region": s3.region,

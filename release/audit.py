@@ -83,16 +83,33 @@ def _asked(index: Index, pins: Sequence[Package]) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="audit-") as folder:
         file = Path(folder, "pins.txt")
         file.write_text("".join(f"{pin.name}=={pin.version}\n" for pin in pins), "utf-8")
+
         command = [
-            sys.executable, "-m", "pip_audit", "-r", str(file), "--no-deps", "--disable-pip",
-            "--progress-spinner", "off", "--timeout", str(_TIMEOUT_S), "--cache-dir", folder,
-            "-f", "json", *index.options,
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "pip_audit",
+            "-r",
+            str(file),
+            "--no-deps",
+            "--disable-pip",
+            "--progress-spinner",
+            "off",
+            "--timeout",
+            str(_TIMEOUT_S),
+            "--cache-dir",
+            folder,
+            "-f",
+            "json",
+            *index.options,
+        ]
+
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=_LIMIT_S
         )
+
     if not done.stdout.strip():
         raise NoIndexError(done.stderr.strip().splitlines()[-1][:100])
+
     rows: list[dict[str, Any]] = json.loads(done.stdout)["dependencies"]
     return rows
 
@@ -105,7 +122,9 @@ def main(osv_url: str | None) -> None:
     indexes: Sequence[Index] = INDEXES
     if osv_url is not None:
         indexes = (Index(osv_url, ("-s", "osv", "--osv-url", osv_url)),)
+
     reasons = []
+
     for index in indexes:
         try:
             found, lacks = audit(index, pins)
@@ -114,6 +133,7 @@ def main(osv_url: str | None) -> None:
             continue
         if found:
             raise click.ClickException("\n".join(["advisories:", *found]))
+
         known = len(pins) - len(lacks)
         click.echo(f"no advisory is about one of {known} packages, by {index.name}")
         if lacks:

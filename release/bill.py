@@ -45,16 +45,21 @@ _MAVEN: Final = re.compile(r"META-INF/maven/([^/]+)/([^/]+)/pom\.properties")
 def bill() -> Bom:
     """Returns the bill of what the lock files name."""
     ours = Component(
-        name="txlake", version=metadata.version("txlake-pipelines"), bom_ref="txlake",
+        name="txlake",
+        version=metadata.version("txlake-pipelines"),
+        bom_ref="txlake",
         type=ComponentType.APPLICATION,
-    )  # fmt: skip
+    )
+
     needed = needed_packages()
     made = Bom()
     made.metadata.component = ours
+
     found = [_of_package(package, package.name in needed) for package in packages()]
     found += [_of_jar(jar, sets) for jar, sets in jars().items()]
     for component in found:
         made.components.add(component)
+
     made.register_dependency(ours, found)
     return made
 
@@ -65,12 +70,16 @@ def _of_package(package: Package, is_needed: bool) -> Component:
         type=ExternalReferenceType.DISTRIBUTION, url=XsUri(str(url)), hashes=_sha256(package.hashes)
     )
     return Component(
-        name=package.name, version=package.version, purl=url, bom_ref=str(url),
-        scope=_scope(is_needed), external_references=[files],
+        name=package.name,
+        version=package.version,
+        purl=url,
+        bom_ref=str(url),
+        scope=_scope(is_needed),
+        external_references=[files],
         licenses=_licences(licences.of_package(package.name, package.version)),
         properties=[Property(name="txlake:lock", value=name) for name in package.locks],
         components=_shipped_jars() if package.name == "pyspark" else (),
-    )  # fmt: skip
+    )
 
 
 def _of_jar(jar: Jar, sets: Iterable[str]) -> Component:
@@ -79,11 +88,16 @@ def _of_jar(jar: Jar, sets: Iterable[str]) -> Component:
         "maven", group, name, version, {"classifier": classifier[0]} if classifier else None
     )
     return Component(
-        group=group, name=name, version=version, purl=url, bom_ref=str(url),
-        scope=_scope(_NEEDED_SET in sets), hashes=_sha256([jar.sha256]),
+        group=group,
+        name=name,
+        version=version,
+        purl=url,
+        bom_ref=str(url),
+        scope=_scope(_NEEDED_SET in sets),
+        hashes=_sha256([jar.sha256]),
         licenses=_licences(licences.of_jar(jar.path)),
         properties=[Property(name="txlake:jars", value=name) for name in sets],
-    )  # fmt: skip
+    )
 
 
 def _shipped_jars() -> Iterator[Component]:
@@ -91,16 +105,22 @@ def _shipped_jars() -> Iterator[Component]:
     spec = find_spec("pyspark")
     assert spec is not None
     assert spec.origin is not None
+
     for path in sorted((Path(spec.origin).parent / "jars").glob("*.jar")):
         named = _FILE_NAME.fullmatch(path.name)
         name, version = (path.stem, None) if named is None else named.groups()
         group = _group(path, name)
         url = None if group is None else PackageURL("maven", group, name, version)
         yield Component(
-            group=group, name=name, version=version, purl=url, bom_ref=f"pyspark/{path.name}",
-            scope=ComponentScope.REQUIRED, hashes=_sha256([sha256_of(path)]),
+            group=group,
+            name=name,
+            version=version,
+            purl=url,
+            bom_ref=f"pyspark/{path.name}",
+            scope=ComponentScope.REQUIRED,
+            hashes=_sha256([sha256_of(path)]),
             licenses=_licences(licences.of_jar(path)),
-        )  # fmt: skip
+        )
 
 
 def _group(path: Path, artifact: str) -> str | None:
@@ -127,9 +147,10 @@ def _scope(is_needed: bool) -> ComponentScope:
 
 @click.command()
 @click.option(
-    "--into", type=click.Path(dir_okay=False, path_type=Path),
+    "--into",
+    type=click.Path(dir_okay=False, path_type=Path),
     default=ROOT / "build" / "txlake.cdx.json",
-)  # fmt: skip
+)
 def main(into: Path) -> None:
     """Write the bill of materials."""
     made = bill()

@@ -18,10 +18,13 @@ def of_package(name: str, version: str) -> list[str]:
         told = metadata.distribution(name)
     except metadata.PackageNotFoundError:
         return []
+
     if told.version != version:
         return []
+
     if "License-Expression" in told.metadata:
         return [str(told.metadata["License-Expression"])]
+
     classifiers = [
         str(line).rpartition(" :: ")[2]
         for line in told.metadata.get_all("Classifier", [])

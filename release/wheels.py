@@ -60,9 +60,7 @@ def job_requirements() -> str:
 
 
 @click.command()
-@click.option(
-    "--into", type=click.Path(file_okay=False, path_type=Path), default=ROOT / "dist"
-)  # fmt: skip
+@click.option("--into", type=click.Path(file_okay=False, path_type=Path), default=ROOT / "dist")
 def main(into: Path) -> None:
     """Build the wheels, and write what the job needs beside them."""
     wheels = build_wheels(into.resolve())

@@ -1,17 +1,17 @@
-"""What can be wrong with a lake.
+"""The errors of a lake.
 
 LakeError
-|-- NotALakeError       there is no lake at that path, or something else is
-|-- UnfinishedLakeError a rebuild has begun it and not ended
-|-- NewerLakeError      a newer version made it
-|-- OlderLakeError      an older version made it, and this one cannot go on with it
-|-- BrokenLakeError     a table, a file or rows of it are missing, damaged or not this lake's
-|   `-- MissingTableError (also deltalake's TableNotFoundError)   a table is not there
-|-- LakeLockedError     another driver has its lock
-|-- OwnerError          another driver has written an epoch of it
-|-- StoreAwayError      its object store does not answer: try again
-|-- StoreRefusedError   its object store refuses, or lacks what a lake needs
-`-- DiskError           its disk refuses: rights, room, or the disk itself; nothing of it is lost
+|-- NotALakeError           there is no lake at that path, or something else is
+|-- UnfinishedLakeError     a rebuild has begun the lake and not ended
+|-- NewerLakeError          a newer version of txlake made it
+|-- OlderLakeError          an older version made it, and this one cannot go on with it
+|-- BrokenLakeError         a table, a file or rows are missing, damaged or another lake's
+|   `-- MissingTableError   a table is missing; also deltalake's TableNotFoundError
+|-- LakeLockedError         another driver has the lake's lock
+|-- OwnerError              another driver has planned or committed this epoch
+|-- StoreAwayError          the object store does not answer: try again
+|-- StoreRefusedError       the object store refuses, or lacks what a lake needs
+`-- DiskError               the disk refuses: rights, space, or a fault of it; nothing is lost
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class OlderLakeError(LakeError):
 
 
 class BrokenLakeError(LakeError):
-    """What was committed is not there any more; the message names the table.
+    """Committed rows are missing or damaged; the message names the table.
 
     `problem`: what is wrong with that table alone, as the predicate of a sentence about it.
     """
@@ -58,7 +58,7 @@ class BrokenLakeError(LakeError):
 
 
 class MissingTableError(BrokenLakeError, TableNotFoundError):
-    """A table is not there; one that is only looked for need not be."""
+    """A table is missing."""
 
 
 class LakeLockedError(LakeError):
@@ -74,7 +74,7 @@ class StoreAwayError(LakeError):
 
 
 class DiskError(LakeError):
-    """The disk of the lake refuses. What is there stays there, and no copy is needed."""
+    """The disk of the lake refuses. Nothing that was written is lost: no backup is needed."""
 
 
 class StoreRefusedError(LakeError):

@@ -37,30 +37,42 @@ from tests.support.cluster import Cluster
 
 
 def run(
-    lake: Path, folder: Path, kills: Sequence[Kill], seed: int,
-    say: Callable[[str], None] = lambda text: None, seconds_max: float = float("inf"),
-    cluster: Cluster | None = None, store: LakeStore | None = None, drivers: int = 1,
-    *, is_published: bool = False,
-) -> tuple[Chaos, Mapping[str, Any]]:  # fmt: skip
+    lake: Path,
+    folder: Path,
+    kills: Sequence[Kill],
+    seed: int,
+    say: Callable[[str], None] = lambda text: None,
+    seconds_max: float = float("inf"),
+    cluster: Cluster | None = None,
+    store: LakeStore | None = None,
+    drivers: int = 1,
+    *,
+    is_published: bool = False,
+) -> tuple[Chaos, Mapping[str, Any]]:
     """Carries out kills and compares. Output: the ended run and its report.
 
     After `seconds_max` no more are killed; the report counts those that were.
     """
     started = time.monotonic()
     chaos = Chaos(lake, folder, seed, cluster, store, drivers, is_published=is_published)
+
     with chaos:
         for number, kill in enumerate(kills, 1):
             if time.monotonic() - started > seconds_max:
                 break
             chaos.carry_out(kill)
+
             say(
                 f"{time.monotonic() - started:6.1f} s, kill {number} of {len(kills)}:"
                 f" {kill.name} + {kill.pause_s:.1f} s{_answers(chaos, kill)}"
             )
+
         chaos.restart_in_good_order()
         say(f"{time.monotonic() - started:6.1f} s: restarted in good order")
+
         chaos.settle(600.0 + 0.5 * len(kills))
         say(f"{time.monotonic() - started:6.1f} s: all ended; comparing")
+
     facts = facts_of(chaos)
     found = differences(chaos, facts)
     return chaos, report(chaos, facts, time.monotonic() - started, found)
@@ -75,9 +87,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
+
     parser.add_argument("--pause-max", type=float, default=8.0, help="seconds before a kill")
     parser.add_argument("--minutes-max", type=float, default=60.0, help="kill no longer than this")
     parser.add_argument("--kill-broker", action="store_true", help="the broker is killed too")
+
     parser.add_argument(
         "--cluster",
         action="store_true",
@@ -93,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="KILLS",
         help="so many kills happen while the store does what it is asked and loses answers",
     )
+
     parser.add_argument(
         "--drivers",
         type=int,
@@ -105,8 +120,10 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="two publishers of one name and a Kafka consumer run, and are killed, too",
     )
+
     parser.add_argument("--lake", type=Path, help="a new folder; other files go beside it")
     parser.add_argument("--report", type=Path, help="write the report there as JSON")
+
     return parser
 
 
@@ -121,27 +138,40 @@ def main() -> None:
     """Reads the command line, runs, prints the report."""
     parser = _parser()
     options = parser.parse_args()
+
     kills = schedule(
-        options.kills, options.seed, options.pause_max, options.kill_broker, options.cluster,
-        options.drivers == 2, options.published,
-    )  # fmt: skip
+        options.kills,
+        options.seed,
+        options.pause_max,
+        options.kill_broker,
+        options.cluster,
+        options.drivers == 2,
+        options.published,
+    )
+
     if options.lost_answers and not options.store:
         parser.error("--lost-answers needs a store: --store s3")
+
     try:
         kills = with_lost_answers(kills, options.seed, options.lost_answers)
     except ValueError as error:
         parser.error(f"--lost-answers: {error}")
+
     if options.store:
         _require_jars(parser)
+
     has_proxy = options.lost_answers > 0
     temp = None if options.lake else Path(tempfile.mkdtemp(prefix="txlake-chaos-"))
     lake = options.lake or (temp or Path()) / "lake"
     folder = lake.with_name(f"{lake.name}-files")
+
     for place in (lake, folder / "store"):
         if place.exists() and any(place.iterdir()):
             parser.error(f"{place} is not empty: name a new folder for the lake")
+
     is_agreed = False
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # everything is ended on the way out
+
     try:
         with (
             Cluster(folder / "cluster") if options.cluster else nullcontext() as cluster,
@@ -150,10 +180,18 @@ def main() -> None:
             else nullcontext() as store,
         ):
             _, figures = run(
-                lake, folder, kills, options.seed, lambda text: print(text, flush=True),
-                60 * options.minutes_max, cluster, store, options.drivers,
+                lake,
+                folder,
+                kills,
+                options.seed,
+                lambda text: print(text, flush=True),
+                60 * options.minutes_max,
+                cluster,
+                store,
+                options.drivers,
                 is_published=options.published,
-            )  # fmt: skip
+            )
+
         text = json.dumps(figures, indent=1, default=str)
         print(text)
         if options.report:
@@ -166,6 +204,7 @@ def main() -> None:
                 shutil.rmtree(temp, ignore_errors=True)
             else:
                 print(f"what is left of the run is in {temp}", file=sys.stderr)
+
     sys.exit(0 if is_agreed else 1)
 
 

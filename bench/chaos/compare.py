@@ -42,19 +42,28 @@ class Facts:
 
         Never: the job was away until the half had expired, so it did not ask those who knew.
         """
-        ids = {(half["queue_id"], half["queue_offset"]): half["transaction_id"]
-               for half in self.halves}  # fmt: skip
-        late = {ids.get((row["queue_id"], row["half_queue_offset"]), "")
-                for row in self.conflicts if row["reason"] == TOO_LATE}  # fmt: skip
+        ids = {
+            (half["queue_id"], half["queue_offset"]): half["transaction_id"] for half in self.halves
+        }
+        late = {
+            ids.get((row["queue_id"], row["half_queue_offset"]), "")
+            for row in self.conflicts
+            if row["reason"] == TOO_LATE
+        }
+
         told = {ids.get(place, "") for place in self.named}
+
         discarded = [end for end in self.ends.values() if end["outcome"] == "DISCARDED"]
         unasked = {end["transaction_id"] for end in discarded if end["cause"] == "expired"} - told
         return (late | unasked) & {end["transaction_id"] for end in discarded}
 
     def delivered(self) -> int:
         """The number of messages of the SDK producers that are delivered."""
-        return sum(row["producer_group"] == GROUP for topic in TOPICS
-                   for row in self.messages.get(topic, []))  # fmt: skip
+        return sum(
+            row["producer_group"] == GROUP
+            for topic in TOPICS
+            for row in self.messages.get(topic, [])
+        )
 
     def consumed(self) -> int:
         """The number of messages that the consumer has to see."""
@@ -67,27 +76,39 @@ def read_facts(lake: Lake) -> Facts:
     for row in sorted(lake.read("outcomes").to_pylist(), key=lambda row: row["epoch"]):
         if row["producer_group"] == GROUP:
             ends[row["queue_id"], row["queue_offset"]] = row
+
     columns = ["queue_id", "queue_offset", "producer_group", "transaction_id", "error"]
     halves = lake.read("half", columns).to_pylist()
+
     columns = ["queue_id", "queue_offset", "producer_group", "decision", "half_offsets"]
-    operations = [row for row in lake.read("op", columns).to_pylist()
-                  if row["producer_group"] == GROUP]  # fmt: skip
+    operations = [
+        row for row in lake.read("op", columns).to_pylist() if row["producer_group"] == GROUP
+    ]
     own = {(row["queue_id"], row["queue_offset"]) for row in operations}
+
     messages = {}
     for row in lake.read("catalog").to_pylist():
         rows = lake.read(f"topics/{row['table_id']}").to_pylist()
         rows.sort(key=lambda row: (row["queue_id"], row["queue_offset"]))
         messages[row["topic"]] = rows
+
     return Facts(
         halves=[row for row in halves if row["producer_group"] == GROUP],
         ends=ends,
         checks=lake.read("checks").to_pylist(),
-        conflicts=[row for row in lake.read("conflicts").to_pylist()
-                   if (row["queue_id"], row["op_queue_offset"]) in own],
-        named={(row["queue_id"], offset) for row in operations
-               if row["decision"] in (COMMIT, ROLLBACK) for offset in row["half_offsets"]},
+        conflicts=[
+            row
+            for row in lake.read("conflicts").to_pylist()
+            if (row["queue_id"], row["op_queue_offset"]) in own
+        ],
+        named={
+            (row["queue_id"], offset)
+            for row in operations
+            if row["decision"] in (COMMIT, ROLLBACK)
+            for offset in row["half_offsets"]
+        },
         messages=messages,
-    )  # fmt: skip
+    )
 
 
 def undecided(facts: Facts, journal: Journal) -> list[str]:
@@ -95,11 +116,13 @@ def undecided(facts: Facts, journal: Journal) -> list[str]:
     ends = journal.ends()
     given_up = facts.given_up()
     found = []
+
     for half in facts.halves:
         place = half["queue_id"], half["queue_offset"]
         outcome = facts.ends.get(place, {}).get("outcome", "pending")
         end, why = ends.get(half["transaction_id"], ("nothing", ""))
         is_given_up = outcome == "DISCARDED" and half["transaction_id"] in given_up
+
         if outcome != _OUTCOMES.get(end) and not is_given_up:
             found.append(
                 f"half {place[0]}-{place[1]} of transaction {half['transaction_id']} is {outcome};"
@@ -125,6 +148,7 @@ def compare(facts: Facts, journal: Journal, seen: Seen, check_max: int) -> list[
             if row["reason"] not in _EXPECTED_CONFLICTS
         ),
     )
+
     return [text for kind in kinds for text in first(list(kind))]
 
 
@@ -142,22 +166,27 @@ def _deliveries(facts: Facts, journal: Journal) -> Iterator[str]:
             for row in rows:
                 if row["producer_group"] == GROUP:
                     delivered[row["keys"]].append((topic, row))
+
     committed = journal.committed()
     given_up = facts.given_up()
+
     for key, (transaction_id, sent) in committed.items():
         if transaction_id in given_up:
             continue  # what is delivered of it stays in `delivered`: a difference
         found = delivered.pop(key, [])
+
         name = f"message {key} of committed transaction {transaction_id}"
         if len(found) != 1:
             places = [place_of(topic, row) for topic, row in found]
             yield f"{name} is delivered {len(found)} times: {places}"
+
         for topic, row in found:
             there = (topic, row["transaction_id"], row["body"])
             if there != (sent.topic, transaction_id, sent.body):
                 yield f"{name} differs in {place_of(topic, row)}"
             if sent.queue_id not in (None, row["queue_id"]):
                 yield f"{name} asked for queue {sent.queue_id}, but is in {place_of(topic, row)}"
+
     for key, found in delivered.items():
         for topic, row in found:
             yield f"message {key} was never committed, but is in {place_of(topic, row)}"
@@ -170,12 +199,15 @@ def _copies(facts: Facts) -> Iterator[str]:
         for row in facts.messages.get(CHECK_MAX_TOPIC, [])
         if row["producer_group"] == GROUP
     )
+
     for place, end in facts.ends.items():
         was_discarded = end["outcome"] == "DISCARDED" or end["cause"] == "late_end"
         if copies.pop(place, 0) != was_discarded:
             yield f"half {place} is {end['outcome']}, {end['cause']}: wrong copies of it"
+
     for place, count in copies.items():
         yield f"half {place} has no end, but {count} copies in {CHECK_MAX_TOPIC}"
+
     for row in facts.messages.get(UNDELIVERABLE_TOPIC, []):
         if row["producer_group"] == GROUP:
             yield f"message {row['keys']} is undeliverable: {row['reason']}"
@@ -198,13 +230,16 @@ def _unseen(facts: Facts, seen: Seen) -> Iterator[str]:
         for topic in CONSUMED
         for row in facts.messages.get(topic, [])
     }
+
     for topic, queue_id, queue_offset, key, body, _ in seen.rows():
         name = f"message {key} at {topic} {queue_id}-{queue_offset}"
         place = (topic, queue_id, queue_offset, key)
+
         if place not in there:
             yield f"the consumer saw {name}, which is not there"
         elif there.pop(place) != body:
             yield f"the consumer saw {name} with another body"
+
     for topic, queue_id, queue_offset, key in there:
         yield f"the consumer never saw message {key} at {topic} {queue_id}-{queue_offset}"
 

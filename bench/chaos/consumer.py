@@ -29,16 +29,22 @@ def consume(lake: LakeLocation, seen: Seen, rng: random.Random, ended: threading
     """Consumes until `ended`, or until the queues are lost."""
     # One that was killed owns the queues for one session more.
     waiting_ms = 3 * SESSION_TIMEOUT_MS
+
     with Consumer(
-        lake.path, GROUP, CONSUMED, storage_options=lake.options,
-        session_timeout_ms=SESSION_TIMEOUT_MS, wait_for_owner_ms=waiting_ms,
-    ) as consumer:  # fmt: skip
+        lake.path,
+        GROUP,
+        CONSUMED,
+        storage_options=lake.options,
+        session_timeout_ms=SESSION_TIMEOUT_MS,
+        wait_for_owner_ms=waiting_ms,
+    ) as consumer:
         while not ended.is_set():
             messages = consumer.poll(0.5, max_records=100)
             if messages:
                 seen.add(messages)
                 if rng.random() < _DEATHS:
                     os.kill(os.getpid(), signal.SIGKILL)
+
                 consumer.commit()
 
 
@@ -50,10 +56,14 @@ def main() -> None:
     parser.add_argument("--name", required=True, help="different for each start")
     parser.add_argument("--seed", type=int, required=True)
     options = parser.parse_args()
+
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    seen, lake = Seen(options.seen), load(options.conf).lake.place()
+
+    seen = Seen(options.seen)
+    lake = load(options.conf).lake.location()
     rng = random.Random(f"{options.seed}/{options.name}")
+
     while not ended.is_set():
         try:
             consume(lake, seen, rng, ended)

@@ -12,68 +12,120 @@ from storage.lake.epochs import PLANNED
 from storage.lake.lake import Lake
 
 _VARIED = (
-    "late_end_policy", "check_interval_ms", "check_max", "check_rate_max", "half_retention_ms",
-    "orphan_operation_ttl_ms", "transaction_timeout_ms", "auto_create_topics", "delay_levels_ms",
-)  # fmt: skip
+    "late_end_policy",
+    "check_interval_ms",
+    "check_max",
+    "check_rate_max",
+    "half_retention_ms",
+    "orphan_operation_ttl_ms",
+    "transaction_timeout_ms",
+    "auto_create_topics",
+    "delay_levels_ms",
+)
 # What happens in any run, by where the report counts it; then what a long one has besides.
 COMMON: Mapping[str, frozenset[str]] = {
-    "outcomes": frozenset({
-        "COMMITTED operation", "COMMITTED check_answer", "COMMITTED operator",
-        "COMMITTED late_end", "ROLLED_BACK operation", "ROLLED_BACK duplicate_in_set",
-        "DISCARDED check_max",
-    }),
-    "conflicts": frozenset({
-        "unreadable_operation", "unreadable_half", "wrong_producer_group", "wrong_transaction_id",
-        "duplicate_end", "conflicting_end", "end_after_discard", "orphan_expired",
-    }),
-    "deliveries": frozenset({
-        "half DELIVERED", "half UNDELIVERABLE", "half CANCELLED", "schedule DELIVERED",
-    }),
-    "commands": frozenset({
-        "RESUME rearmed", "RESUME not_discarded", "RESUME resumed", "CANCEL cancelled",
-        "CANCEL not_delayed", "CREATE_TOPIC created",
-    }),
+    "outcomes": frozenset(
+        {
+            "COMMITTED operation",
+            "COMMITTED check_answer",
+            "COMMITTED operator",
+            "COMMITTED late_end",
+            "ROLLED_BACK operation",
+            "ROLLED_BACK duplicate_in_set",
+            "DISCARDED check_max",
+        }
+    ),
+    "conflicts": frozenset(
+        {
+            "unreadable_operation",
+            "unreadable_half",
+            "wrong_producer_group",
+            "wrong_transaction_id",
+            "duplicate_end",
+            "conflicting_end",
+            "end_after_discard",
+            "orphan_expired",
+        }
+    ),
+    "deliveries": frozenset(
+        {
+            "half DELIVERED",
+            "half UNDELIVERABLE",
+            "half CANCELLED",
+            "schedule DELIVERED",
+        }
+    ),
+    "commands": frozenset(
+        {
+            "RESUME rearmed",
+            "RESUME not_discarded",
+            "RESUME resumed",
+            "CANCEL cancelled",
+            "CANCEL not_delayed",
+            "CREATE_TOPIC created",
+        }
+    ),
     "sets": frozenset({"sets", "incomplete", "duplicates"}),
     "checks": frozenset({"acknowledged", "not_acknowledged"}),
     "operations": frozenset({"of_one_half", "of_several_halves", "unknown"}),
     "raw_promises": frozenset({"delivered", "withheld", "later", "unreadable", "orphan"}),
-}  # fmt: skip
+}
 RARE: Mapping[str, frozenset[str]] = {
-    "outcomes": frozenset({
-        "ROLLED_BACK check_answer", "ROLLED_BACK operator", "ROLLED_BACK late_end",
-        "DISCARDED expired",
-    }),
+    "outcomes": frozenset(
+        {
+            "ROLLED_BACK check_answer",
+            "ROLLED_BACK operator",
+            "ROLLED_BACK late_end",
+            "DISCARDED expired",
+        }
+    ),
     "conflicts": frozenset({"unknown_half"}),
     "deliveries": frozenset({"schedule CANCELLED"}),
-    "commands": frozenset({
-        "RESEND resent", "RESEND not_pending",
-        "RESUME still_undeliverable", "RESUME not_undeliverable", "RESUME bad_target",
-        "CANCEL bad_target", "CREATE_TOPIC grown", "CREATE_TOPIC unchanged",
-        "CREATE_TOPIC bad_target", "MAINTAIN accepted", "PING newer_version",
-    }),
+    "commands": frozenset(
+        {
+            "RESEND resent",
+            "RESEND not_pending",
+            "RESUME still_undeliverable",
+            "RESUME not_undeliverable",
+            "RESUME bad_target",
+            "CANCEL bad_target",
+            "CREATE_TOPIC grown",
+            "CREATE_TOPIC unchanged",
+            "CREATE_TOPIC bad_target",
+            "MAINTAIN accepted",
+            "PING newer_version",
+        }
+    ),
     "checks": frozenset({"of_rearmed_halves"}),
     "unreadable": frozenset(f"{kind} {reason}" for kind, reason, _, _ in CASES),
-}  # fmt: skip
+}
 
 
 def missing(
     figures: Mapping[str, Mapping[str, Any]], wanted: Mapping[str, frozenset[str]]
 ) -> list[str]:
     """Returns what did not happen. Input: the report, and the kinds to look for."""
-    return [f"{place}: {name}" for place, names in wanted.items() for name in sorted(names)
-            if not figures[place].get(name)]  # fmt: skip
+    return [
+        f"{place}: {name}"
+        for place, names in wanted.items()
+        for name in sorted(names)
+        if not figures[place].get(name)
+    ]
 
 
 def counts_of(lake: Lake) -> dict[str, Any]:
     """Returns counts by outcome and cause, conflict, delivery, command, error, setting."""
-    halves = lake.read("half", ["queue_id", "producer_group", "transaction_id", "tran_size",
-                                "error"]).to_pylist()  # fmt: skip
+    halves = lake.read(
+        "half", ["queue_id", "producer_group", "transaction_id", "tran_size", "error"]
+    ).to_pylist()
     operations = lake.read("op", ["half_offsets", "decision", "error"]).to_pylist()
     checks = lake.read("checks", ["acknowledged", "arm"]).to_pylist()
+
     errors = Counter(f"half {row['error']}" for row in halves if row["error"])
     for kind in ("op", "schedule", "admin"):
         rows = lake.read(kind, ["error"])["error"].drop_null().to_pylist()
         errors.update(f"{kind} {error}" for error in rows)
+
     return {
         "outcomes": _counted(lake, "outcomes", "outcome", "cause"),
         "conflicts": _counted(lake, "conflicts", "reason"),
@@ -92,10 +144,11 @@ def counts_of(lake: Lake) -> dict[str, Any]:
         },
         "sets": _sets(lake, halves),
         "schedule_records": lake.handle("schedule").to_pyarrow_dataset().count_rows(),
-        "in_the_last_snapshot": {table: _in_last_snapshot(lake, table)
-                                 for table in ("pending", "waiting")},
+        "in_the_last_snapshot": {
+            table: _in_last_snapshot(lake, table) for table in ("pending", "waiting")
+        },
         **_epochs(lake),
-    }  # fmt: skip
+    }
 
 
 def _counted(lake: Lake, table: str, *columns: str) -> dict[str, int]:
@@ -109,9 +162,11 @@ def _sets(lake: Lake, halves: list[dict[str, Any]]) -> dict[str, int]:
     sizes: dict[tuple[Any, ...], int] = defaultdict(int)
     for row in halves:
         if not row["error"] and row["tran_size"] is not None:
-            name = tuple(row[key] for key in
-                         ("queue_id", "producer_group", "transaction_id", "tran_size"))  # fmt: skip
+            name = tuple(
+                row[key] for key in ("queue_id", "producer_group", "transaction_id", "tran_size")
+            )
             sizes[name] += 1
+
     causes = lake.read("outcomes", ["cause"])["cause"].to_pylist()
     return {
         "sets": len(sizes),
@@ -134,7 +189,9 @@ def _epochs(lake: Lake) -> dict[str, Any]:
             for name, text in row["parameters"]:
                 if name in in_force:
                     in_force[name][str(json.loads(text))] += 1
+
     committed = [dict(row["counts"]) for row in rows if row["state"] != PLANNED]
+
     return {
         "epochs": len(committed),
         "snapshots": sum("snapshot" in counts for counts in committed),

@@ -20,13 +20,16 @@ def kill_one(cluster: Cluster, part: str, look: Callable[[], None]) -> None:
     Input: `part`: one of `EXECUTOR_PARTS`; `look`: called while there is none.
     """
     found = {
-        "an executor": cluster.executors, "a daemon": cluster.daemons,
+        "an executor": cluster.executors,
+        "a daemon": cluster.daemons,
         "a worker": cluster.python_workers,
-    }[part]  # fmt: skip
+    }[part]
+
     deadline = time.monotonic() + _TIMEOUT_S
     while not (there := found()) and time.monotonic() < deadline:
         look()
         time.sleep(_POLL_S)
+
     for chosen in there[:1]:
         with contextlib.suppress(psutil.NoSuchProcess):
             chosen.kill()

@@ -67,12 +67,18 @@ class Kill:
 
 
 def schedule(
-    kills: int, seed: int, pause_s_max: float, has_broker: bool = False, has_cluster: bool = False,
-    has_standby: bool = False, is_published: bool = False,
-) -> list[Kill]:  # fmt: skip
+    kills: int,
+    seed: int,
+    pause_s_max: float,
+    has_broker: bool = False,
+    has_cluster: bool = False,
+    has_standby: bool = False,
+    is_published: bool = False,
+) -> list[Kill]:
     """Returns the kills of a seed."""
     rng = random.Random(seed)
     targets = {JOB: 10, PRODUCERS[0]: 2, PRODUCERS[1]: 2, RAW: 3, CONSUMER: 3}
+
     if has_broker:
         targets[BROKER] = 2
     if has_cluster:
@@ -81,26 +87,32 @@ def schedule(
         targets[STANDBY] = 5
     if is_published:
         targets |= {PUBLISHERS[0]: 5, PUBLISHERS[1]: 5, KAFKA_CONSUMER: 3}
+
     found = []
+
     for _ in range(kills):
         target = rng.choices(list(targets), list(targets.values()))[0]
         if target == STANDBY or (target == JOB and has_standby):
             found.append(_of_two(rng, target, pause_s_max))
             continue
+
         if target in PUBLISHERS:
             how = rng.choices(("all", SUSPENDED, STOPPED), (6, 3, 1))[0]
             found.append(Kill(target, how, STARTING, rng.uniform(PAUSE_S_MIN, pause_s_max)))
             continue
+
         whom = rng.choices(("all", "python", "jvm"), (5, 3, 2))[0] if target == JOB else "all"
         if target == EXECUTORS:
             found.append(
                 Kill(target, rng.choice(EXECUTOR_PARTS), WORKING, rng.uniform(0, pause_s_max))
             )
             continue
+
         weights = (0 if whom == "jvm" else 6, 4, 10)  # before there is a JVM none can be killed
         when = rng.choices((STARTING, STREAMING, WORKING), weights)[0]
         pause_s = rng.uniform(PAUSE_S_MIN, pause_s_max)
         found.append(Kill(target, whom, when if target == JOB else STARTING, pause_s))
+
     return found
 
 

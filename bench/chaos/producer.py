@@ -36,9 +36,16 @@ ANSWERING = "answering checks"
 SESSION_TIMEOUT_MS = 6_000
 # Kinds of local transactions, and of how many thousands each is.
 KINDS = {
-    "commit": 780, "rollback": 100, "unknown": 40, "raises": 20, "silent": 10,
-    "slow": 6, "dies before": 2, "dies after": 4, "set": 38,
-}  # fmt: skip
+    "commit": 780,
+    "rollback": 100,
+    "unknown": 40,
+    "raises": 20,
+    "silent": 10,
+    "slow": 6,
+    "dies before": 2,
+    "dies after": 4,
+    "set": 38,
+}
 _SLOW_S = 1.6  # longer than the immunity: it is asked about while it runs
 
 
@@ -53,21 +60,26 @@ class ChaosListener(TransactionListener):
         kind, sent = arg
         if kind == "dies before":
             os.kill(os.getpid(), signal.SIGKILL)
+
         if kind in ("rollback", "silent"):
             end = SILENT if kind == "silent" else ROLLBACK
             return _state(self._journal.end_of(message.transaction_id, end, kind))
+
         if kind == "slow":
             time.sleep(_SLOW_S)
+
         try:
             self._journal.commit(message.transaction_id, sent, kind)
         except sqlite3.IntegrityError:  # a check was quicker
             return _state(self._journal.end_of(message.transaction_id, ROLLBACK, "refused"))
+
         if kind == "dies after":
             os.kill(os.getpid(), signal.SIGKILL)
         if kind == "raises":
             raise RuntimeError("after the local commit")
         if kind == "unknown":
             return LocalTransactionState.UNKNOWN
+
         return LocalTransactionState.COMMIT_MESSAGE
 
     def check_local_transaction(self, message: CheckedMessage) -> LocalTransactionState:
@@ -98,10 +110,12 @@ class Sender:
         kind = rng.choices(list(KINDS), list(KINDS.values()))[0]
         self._count += 1
         size = rng.randint(2, 4) if kind == "set" else 1
+
         made = [self._message(f"{self._name}-{self._count}-{seq}") for seq in range(size)]
         arg = (kind, [sent for _, sent in made])
         messages = [message for message, _ in made]
         is_pipelined = size == 1 and kind != "slow" and rng.random() < 0.5
+
         try:
             if is_pipelined:
                 self._producer.send_pipelined(messages[0], arg, on_done=lambda result: None)
@@ -110,6 +124,7 @@ class Sender:
         except SendError as error:
             print(f"{self._name}: {error}", flush=True)
             time.sleep(0.5)
+
         time.sleep(rng.expovariate(1 / 0.03))
 
     def _message(self, key: str) -> tuple[Message, Sent]:
@@ -118,10 +133,16 @@ class Sender:
         queue_id = rng.randrange(TOPIC_QUEUES) if rng.random() < 0.3 else None
         sent = Sent(key, rng.choice(TOPICS), body, queue_id)
         delay_level = 1 if rng.random() < 0.05 else None
+
         message = Message(
-            sent.topic, body, keys=key, queue_id=queue_id, delay_level=delay_level,
+            sent.topic,
+            body,
+            keys=key,
+            queue_id=queue_id,
+            delay_level=delay_level,
             properties={"who": self._name},
-        )  # fmt: skip
+        )
+
         return message, sent
 
 
@@ -133,20 +154,27 @@ def main() -> None:
     parser.add_argument("--name", required=True, help="different for each start")
     parser.add_argument("--seed", type=int, required=True)
     options = parser.parse_args()
+
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     stop_file = options.journal.with_name(STOP_FILE)
+
     producer = TransactionProducer(
-        options.bootstrap_servers, GROUP, ChaosListener(Journal(options.journal)),
+        options.bootstrap_servers,
+        GROUP,
+        ChaosListener(Journal(options.journal)),
         options=ProducerOptions(
-            send_timeout_ms=20_000, check_session_timeout_ms=SESSION_TIMEOUT_MS,
+            send_timeout_ms=20_000,
+            check_session_timeout_ms=SESSION_TIMEOUT_MS,
             close_timeout_ms=3_000,
         ),
-    )  # fmt: skip
+    )
+
     with producer:
         sender = Sender(producer, options.name, options.seed)
         while not ended.is_set() and not stop_file.exists():
             sender.send_one()
+
         producer.flush()
         print(ANSWERING, flush=True)
         ended.wait()

@@ -72,18 +72,23 @@ class Programs:
         stage = self._stage
         of_start = ["--name", name_of_start, "--seed", str(stage.seed)]
         of_lake = ["--conf", str(stage.conf)]
+
         if name in DRIVERS:
             standby = ["--standby"] if len(stage.drivers.names) > 1 else []
             return "pipelines", ["run", "--conf", str(self._conf_of(name)), *standby]
+
         if name == CONSUMER:
             seen = ["--seen", str(stage.seen.path)]
             return consumer.__name__, [*of_lake, *seen, *of_start]
+
         if name in PUBLISHERS:
             return "pipelines", ["publish", *of_lake]
+
         servers = ["--bootstrap-servers", stage.broker.bootstrap_servers]
         if name == KAFKA_CONSUMER:
             seen = ["--seen", str(stage.seen_in_kafka.path)]
             return kafka_consumer.__name__, [*servers, *seen, *of_start]
+
         is_raw = name == RAW
         journal = (stage.raw_journal if is_raw else stage.journal).path
         arguments = [*servers, "--journal", str(journal), *of_start, *(of_lake if is_raw else [])]

@@ -45,10 +45,24 @@ from pipelines.settings import load
 
 ENDED = "all stories told"
 STORIES: Mapping[Callable[[World], Story], int] = {
-    alone: 12, set_in_any_order: 20, incomplete_set: 5, several_at_once: 12, strangers: 6,
-    unasked: 3, beside_a_gap: 3, given_up: 16, orphan: 4, early: 5, operators_mistakes: 4,
-    delayed: 9, delayed_set: 3, scheduled: 7, too_high_a_queue: 8, new_topic: 3, unreadable: 8,
-}  # fmt: skip
+    alone: 12,
+    set_in_any_order: 20,
+    incomplete_set: 5,
+    several_at_once: 12,
+    strangers: 6,
+    unasked: 3,
+    beside_a_gap: 3,
+    given_up: 16,
+    orphan: 4,
+    early: 5,
+    operators_mistakes: 4,
+    delayed: 9,
+    delayed_set: 3,
+    scheduled: 7,
+    too_high_a_queue: 8,
+    new_topic: 3,
+    unreadable: 8,
+}
 _BETWEEN_S = 0.2  # stories begin, on average
 _AFTER_STOP_S = 15.0  # stories go on so long when no new one begins
 
@@ -78,6 +92,7 @@ class Teller:
             begun = self._rng.choices(list(STORIES), list(STORIES.values()))[0]
             self.begin(begun.__name__, begun(self._world))
             self._next_at = now + self._rng.expovariate(1 / _BETWEEN_S)
+
         while self._told and self._told[0][0] <= time.monotonic():
             _, number, name, story = heapq.heappop(self._told)
             self._world.story = name
@@ -89,6 +104,7 @@ class Teller:
                 print(f"{name}: {error}", flush=True)
                 continue
             heapq.heappush(self._told, (time.monotonic() + pause_s, number, name, story))
+
         return bool(self._told)
 
 
@@ -101,25 +117,30 @@ def main() -> None:
     parser.add_argument("--name", required=True, help="different for each start")
     parser.add_argument("--seed", type=int, required=True)
     options = parser.parse_args()
+
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     stop_file = options.journal.with_name(STOP_FILE)
+
     journal = RawJournal(options.journal)
     kafka = RawKafka(options.bootstrap_servers, journal, options.name)
     kafka.make_check_topic(RAW_GROUP)
     seed = f"{options.seed}/{options.name}"
-    world = World(kafka, journal, LakeLook(load(options.conf).lake.place()), seed)
+    world = World(kafka, journal, LakeLook(load(options.conf).lake.location()), seed)
     teller = Teller(world, random.Random(f"{seed}/stories"))
     teller.resume()
+
     stopped_at = None
     while not ended.is_set():
         if stopped_at is None and stop_file.exists():
             stopped_at = time.monotonic()
         has_more = teller.go_on(begins_new=stopped_at is None)
+
         is_over = stopped_at is not None and time.monotonic() > stopped_at + _AFTER_STOP_S
         if is_over or (stopped_at is not None and not has_more):
             print(ENDED, flush=True)
             ended.wait()
+
         ended.wait(0.01)
 
 

@@ -41,20 +41,32 @@ class RawFacts:
             columns = ["queue_id", "queue_offset", "raw_key", "body", "error"]
             columns += ["command", "target", "result"] if kind == ADMIN else []
             self.landed[kind] = lake.read(kind, columns).to_pylist()
+
         self.conflicts: dict[tuple[int, int], list[str]] = defaultdict(list)
         for row in lake.read("conflicts").to_pylist():
             self.conflicts[row["queue_id"], row["op_queue_offset"]].append(row["reason"])
-        self.undeliverable = {row["queue_offset"]: row
-                              for row in facts.messages.get(UNDELIVERABLE_TOPIC, [])}  # fmt: skip
+
+        self.undeliverable = {
+            row["queue_offset"]: row for row in facts.messages.get(UNDELIVERABLE_TOPIC, [])
+        }
+
         self.messages: dict[Place, list[tuple[str, Row]]] = defaultdict(list)
         for topic, rows in facts.messages.items():
             if topic not in SYSTEM_REAL_TOPICS:
                 for row in rows:
                     self.messages[message_place(row)].append((topic, row))
-        self.rows = {(kind, row["queue_id"], row["queue_offset"]): row
-                     for kind, rows in self.landed.items() for row in rows}  # fmt: skip
-        self.cancelled = {row["target"] for row in self.landed[ADMIN]
-                          if row["command"] == CANCEL and row["result"] == "cancelled"}  # fmt: skip
+
+        self.rows = {
+            (kind, row["queue_id"], row["queue_offset"]): row
+            for kind, rows in self.landed.items()
+            for row in rows
+        }
+
+        self.cancelled = {
+            row["target"]
+            for row in self.landed[ADMIN]
+            if row["command"] == CANCEL and row["result"] == "cancelled"
+        }
 
     def of(self, record: RawRecord) -> list[tuple[str, Row]]:
         """Returns where a record's message is delivered."""
@@ -89,36 +101,47 @@ def _landed(raw: RawFacts) -> Iterator[str]:
         for row in rows:
             if row["raw_key"] is not None:
                 found[row["raw_key"].decode()].append(row)
+
         for record in raw.records.values():
             if record.kind != kind:
                 continue
             there = found.pop(record.id, [])
             name = f"{kind} record {record.id} of story {record.story}"
+
             if len(there) > 1 or (record.queue_offset is not None and not there):
                 yield f"{name} is landed {len(there)} times"
+
             for row in there:
                 place = row["queue_id"], row["queue_offset"]
                 sent_to = record.queue_id, record.queue_offset
                 if row["body"] != record.body or sent_to not in (place, (place[0], None)):
                     yield f"{name} differs from its row {place[0]}-{place[1]}"
+
         for key in found:
             yield f"{kind} record {key} was never sent"
 
 
 def _messages(raw: RawFacts) -> Iterator[str]:
     """A message is delivered once, as it was sent, and only if somebody sent a COMMIT for it."""
-    committed = {transaction_id for record in raw.records.values()
-                 if record.kind == OP and record.about["decision"] == COMMIT
-                 for transaction_id in record.about["ends"]}  # fmt: skip
+    committed = {
+        transaction_id
+        for record in raw.records.values()
+        if record.kind == OP and record.about["decision"] == COMMIT
+        for transaction_id in record.about["ends"]
+    }
+
     for record in raw.records.values():
         if record.kind not in (HALF, SCHEDULE) or record.queue_offset is None:
             continue
+
         rows = raw.of(record)
         name = f"message {record.id} of story {record.story}"
         if len(rows) > 1:
             yield f"{name} is delivered {len(rows)} times: {[place_of(*row) for row in rows]}"
+
         if rows and record.kind == HALF and record.transaction_id not in committed:
             yield f"{name} was never committed, but is in {place_of(*rows[0])}"
+
         for topic, row in rows:
             if (row["keys"], row["body"]) != (record.id, record.body):
                 yield f"{name} differs in {place_of(topic, row)}"
@@ -142,6 +165,7 @@ def _commands(raw: RawFacts) -> Iterator[str]:
 def _broken(promise: Promise, raw: RawFacts) -> Iterator[str]:
     """Returns how a promise is broken."""
     records = [raw.records[id_] for id_ in promise.ids]
+
     for record in records:
         name = f"{promise.kind}: {record.id} of story {record.story}"
         if promise.kind == UNREADABLE:
@@ -152,6 +176,7 @@ def _broken(promise: Promise, raw: RawFacts) -> Iterator[str]:
                 yield f"{name} came to {dict(reasons)}"
         else:
             yield from _misplaced(name, record, promise, raw.of(record), raw)
+
     if promise.kind == DELIVERED and promise.facts["is_set"]:
         yield from _out_of_order(records, raw)
 

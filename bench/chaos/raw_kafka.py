@@ -17,8 +17,11 @@ from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE
 from txlake import protocol as p
 
 TOPIC_OF = {
-    HALF: p.HALF_TOPIC, OP: p.OP_TOPIC, SCHEDULE: p.SCHEDULE_TOPIC, ADMIN: p.ADMIN_TOPIC,
-}  # fmt: skip
+    HALF: p.HALF_TOPIC,
+    OP: p.OP_TOPIC,
+    SCHEDULE: p.SCHEDULE_TOPIC,
+    ADMIN: p.ADMIN_TOPIC,
+}
 _TIMEOUT_S = 20.0
 _TRY_AGAIN_S = 0.5
 Header = tuple[str, bytes | None]
@@ -48,10 +51,17 @@ class RawKafka:
         return f"{self._name}-{next(self._numbers)}"
 
     def send(
-        self, kind: str, story: str, queue_id: int, value: bytes | None,
-        headers: Sequence[Header], about: Mapping[str, Any], *,
-        record_id: str | None = None, with_marker: bool = False,
-    ) -> RawRecord:  # fmt: skip
+        self,
+        kind: str,
+        story: str,
+        queue_id: int,
+        value: bytes | None,
+        headers: Sequence[Header],
+        about: Mapping[str, Any],
+        *,
+        record_id: str | None = None,
+        with_marker: bool = False,
+    ) -> RawRecord:
         """Sends one record; its id is its Kafka key. Output: the record, with its offset.
 
         Input: `with_marker`: in a Kafka transaction of its own, whose marker takes the next offset.
@@ -66,9 +76,13 @@ class RawKafka:
             if with_marker:
                 producer.begin_transaction()
             producer.produce(
-                TOPIC_OF[kind], value=value, key=record_id.encode(), partition=queue_id,
-                headers=list(headers), on_delivery=lambda *report: reports.append(report),
-            )  # fmt: skip
+                TOPIC_OF[kind],
+                value=value,
+                key=record_id.encode(),
+                partition=queue_id,
+                headers=list(headers),
+                on_delivery=lambda *report: reports.append(report),
+            )
             producer.flush(_TIMEOUT_S)
             if with_marker:
                 producer.commit_transaction(_TIMEOUT_S)
@@ -78,10 +92,9 @@ class RawKafka:
             self._producer = self._new_producer()
             self._in_transactions = None
             raise NotStoredError(f"{record_id} to {TOPIC_OF[kind]}: {reports[:1]}")
+
         message = reports[0][1]
-        record = replace(
-            record, queue_offset=message.offset(), stored_ms=message.timestamp()[1]
-        )  # fmt: skip
+        record = replace(record, queue_offset=message.offset(), stored_ms=message.timestamp()[1])
         self._journal.stored(record_id, message.offset(), message.timestamp()[1])
         return record
 
@@ -109,16 +122,27 @@ class RawKafka:
 
     def _new_producer(self) -> Producer:
         return Producer(
-            {**self._servers, "enable.idempotence": True, "linger.ms": 0,
-             "message.timeout.ms": int(_TIMEOUT_S * 900), "error_cb": lambda error: None}
-        )  # fmt: skip
+            {
+                **self._servers,
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                "message.timeout.ms": int(_TIMEOUT_S * 900),
+                "error_cb": lambda error: None,
+            }
+        )
 
     def _transactional(self) -> Producer:
         if self._in_transactions is None:
             self._in_transactions = Producer(
-                {**self._servers, "transactional.id": "raw", "linger.ms": 0,
-                 "transaction.timeout.ms": int(_TIMEOUT_S * 1000),
-                 "message.timeout.ms": int(_TIMEOUT_S * 900), "error_cb": lambda error: None}
-            )  # fmt: skip
+                {
+                    **self._servers,
+                    "transactional.id": "raw",
+                    "linger.ms": 0,
+                    "transaction.timeout.ms": int(_TIMEOUT_S * 1000),
+                    "message.timeout.ms": int(_TIMEOUT_S * 900),
+                    "error_cb": lambda error: None,
+                }
+            )
+
             self._in_transactions.init_transactions(_TIMEOUT_S)
         return self._in_transactions

@@ -21,8 +21,8 @@ Place = tuple[int, int]
 class LakeLook:
     """The ends and the undeliverable messages of the lake, at most so many seconds old."""
 
-    def __init__(self, place: LakeLocation) -> None:
-        self._lake = Lake(place)
+    def __init__(self, location: LakeLocation) -> None:
+        self._lake = Lake(location)
         self._outcomes: dict[Place, str] = {}
         self._undeliverable: dict[Place, int] = {}
         self._epochs = {"outcomes": 0, "deliveries": 0}

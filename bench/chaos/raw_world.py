@@ -73,28 +73,52 @@ class World:
         """Returns a new transaction; its queue is drawn."""
         return Transaction(self.kafka.new_id(), self.rng.randrange(KAFKA_QUEUES), **values)
 
-    def half(self, of: Transaction, seq: int = 0, extra: Mapping[str, str] = NO_HEADERS, *,
-             with_marker: bool = False) -> RawRecord:  # fmt: skip
+    def half(
+        self,
+        of: Transaction,
+        seq: int = 0,
+        extra: Mapping[str, str] = NO_HEADERS,
+        *,
+        with_marker: bool = False,
+    ) -> RawRecord:
         """Sends a half of a transaction, with `extra` headers. Errors: NotStoredError."""
         id_ = self.kafka.new_id()
         headers = _encoded([*of.headers(seq), (p.KEYS, id_), *extra.items()])
         about = {"transaction_id": of.transaction_id, "size": of.size, "seq": seq}
+
         return self.kafka.send(
-            HALF, self.story, of.queue_id, self._body(id_), [*headers, *self._odd_headers()],
-            about, record_id=id_, with_marker=with_marker,
-        )  # fmt: skip
+            HALF,
+            self.story,
+            of.queue_id,
+            self._body(id_),
+            [*headers, *self._odd_headers()],
+            about,
+            record_id=id_,
+            with_marker=with_marker,
+        )
 
     def scheduled(self, extra: Mapping[str, str]) -> RawRecord:
         """Sends a schedule record with these headers. Errors: NotStoredError."""
         id_ = self.kafka.new_id()
         headers = _encoded([(p.REAL_TOPIC, RAW_TOPIC), (p.KEYS, id_), *extra.items()])
         return self.kafka.send(
-            SCHEDULE, self.story, 0, self._body(id_), [*headers, *self._odd_headers()],
-            {"transaction_id": id_}, record_id=id_,
-        )  # fmt: skip
+            SCHEDULE,
+            self.story,
+            0,
+            self._body(id_),
+            [*headers, *self._odd_headers()],
+            {"transaction_id": id_},
+            record_id=id_,
+        )
 
-    def end(self, decision: str, halves: Sequence[RawRecord], *, group: str = RAW_GROUP,
-            with_ids: bool | None = None) -> RawRecord:  # fmt: skip
+    def end(
+        self,
+        decision: str,
+        halves: Sequence[RawRecord],
+        *,
+        group: str = RAW_GROUP,
+        with_ids: bool | None = None,
+    ) -> RawRecord:
         """Sends an operation that names halves of one queue, in this order."""
         offsets = [half.queue_offset or 0 for half in halves]
         ids = [half.transaction_id for half in halves]
@@ -102,9 +126,16 @@ class World:
         queue_id = halves[0].queue_id
         return self.operation(decision, queue_id, offsets, ids, group, carries_ids=carries_ids)
 
-    def operation(self, decision: str, queue_id: int, offsets: Sequence[int],
-                  ids: Sequence[str], group: str = RAW_GROUP, *,
-                  carries_ids: bool = True) -> RawRecord:  # fmt: skip
+    def operation(
+        self,
+        decision: str,
+        queue_id: int,
+        offsets: Sequence[int],
+        ids: Sequence[str],
+        group: str = RAW_GROUP,
+        *,
+        carries_ids: bool = True,
+    ) -> RawRecord:
         """Sends an operation: a producer's own, the answer to a check, or an operator's."""
         origin = self.one_of(own=2, answer=1, operator=1)
         extra = {
@@ -112,12 +143,15 @@ class World:
             "answer": [(p.FROM_CHECK, "true"), (p.CHECK_ID, p.check_id(queue_id, 0, 0, 1))],
             "operator": [(p.ACTOR, "chaos"), (p.REASON, "to see what happens")],
         }[origin]
+
         headers = p.operation_headers(group, decision, ids, extra)
         if not carries_ids and origin == "operator":  # others have to name their transactions
             headers = [header for header in headers if header[0] != p.UNIQ_KEY]
+
         body = p.operation_body(offsets)
         if self.rng.random() < 0.3:
             body = body.rstrip(b",")
+
         ends = [] if group == STRANGER_GROUP else sorted(set(ids))
         about = {"decision": decision, "ends": ends}
         return self.kafka.send(OP, self.story, queue_id, body, headers, about)
@@ -134,8 +168,9 @@ class World:
         """Notes what has to hold of records that Kafka has."""
         self.journal.promise(kind, [record.id for record in records], **facts)
 
-    def promise_delivery(self, of: Transaction, halves: Sequence[RawRecord],
-                         end: RawRecord) -> None:  # fmt: skip
+    def promise_delivery(
+        self, of: Transaction, halves: Sequence[RawRecord], end: RawRecord
+    ) -> None:
         """Notes that a transaction's messages are delivered, if the end came in time for all."""
         if is_in_time(*halves, end):
             self.promise(DELIVERED, halves, is_set=of.size > 1)

@@ -21,18 +21,22 @@ from storage.verify.run import verify
 
 def differences(chaos: Chaos, facts: Facts) -> list[str]:
     """Returns all that is not as it should be: journals, `txlake verify`, the epochs run again."""
-    lake = Lake(chaos.place)
+    lake = Lake(chaos.location)
     found = compare(facts, chaos.journal, chaos.seen, CHECK_MAX)
     found += [f"raw: {text}" for text in compare_raw(lake, facts, chaos.raw_journal)]
+
     if chaos.published is not None:
         told = compare_published(facts, chaos.published, chaos.seen_in_kafka)
         found += [f"published: {text}" for text in told]
+
     for finding in verify(lake).findings:
         found += [f"verify: {finding.invariant.name}: {row}" for row in finding.rows]
+
     replayed = replay.verify(lake)
     found += first([f"replay: {row}" for row in replayed.differences.to_pylist()])
     if not replayed.is_equal and not replayed.differences.num_rows:
         found.append(f"replay: {replayed.compared.to_pylist()}")
+
     return [*found, *chaos.counts.unexpected]
 
 
@@ -40,11 +44,13 @@ def report(chaos: Chaos, facts: Facts, seconds: float, found: Sequence[str]) -> 
     """Returns the figures of a run."""
     ends = chaos.journal.ends()
     seen = chaos.seen.rows()
-    counts, starts = chaos.counts, chaos.drivers.start_s
+    counts = chaos.counts
+    starts = chaos.drivers.start_s
     records = chaos.raw_journal.records().values()
+
     figures = {
         "seed": chaos.seed,
-        "lake": chaos.place.path,
+        "lake": chaos.location.path,
         "drivers": len(chaos.drivers.names),
         "seconds": round(seconds),
         "kills": dict(counts.kills),
@@ -60,8 +66,9 @@ def report(chaos: Chaos, facts: Facts, seconds: float, found: Sequence[str]) -> 
         "sdk_transactions": dict(Counter(end for end, _ in ends.values())),
         "sdk_committed_in": dict(Counter(why for end, why in ends.values() if end == COMMIT)),
         "sdk_rolled_back_by": dict(Counter(why for end, why in ends.values() if end == ROLLBACK)),
-        "sdk_ended_too_late": sum(ends.get(name, (SILENT,))[0] != SILENT
-                                  for name in facts.given_up()),
+        "sdk_ended_too_late": sum(
+            ends.get(name, (SILENT,))[0] != SILENT for name in facts.given_up()
+        ),
         "raw_records": dict(Counter(record.kind for record in records)),
         "raw_records_perhaps_sent": sum(record.queue_offset is None for record in records),
         "raw_records_by_story": dict(Counter(record.story for record in records)),
@@ -69,14 +76,16 @@ def report(chaos: Chaos, facts: Facts, seconds: float, found: Sequence[str]) -> 
         "messages": {topic: len(rows) for topic, rows in facts.messages.items()},
         "seen_by_the_consumer": len(seen),
         "seen_more_than_once": sum(times > 1 for *_, times in seen),
-        **counts_of(Lake(chaos.place)),
-    }  # fmt: skip
+        **counts_of(Lake(chaos.location)),
+    }
+
     if chaos.published is not None:
         figures["published"] = figures_of(facts, chaos.published, chaos.seen_in_kafka)
+
     did_not_happen = [*missing(figures, COMMON), *missing(figures, RARE)]
     return {**figures, "did_not_happen": did_not_happen, "differences": list(found)}
 
 
 def facts_of(chaos: Chaos) -> Facts:
     """Reads the lake of an ended run."""
-    return read_facts(Lake(chaos.place))
+    return read_facts(Lake(chaos.location))

@@ -66,9 +66,16 @@ class Chaos(Stage):
     """The processes of one run, in a folder; on leaving all of them are ended."""
 
     def __init__(
-        self, lake: Path, folder: Path, seed: int, cluster: Cluster | None = None,
-        store: LakeStore | None = None, drivers: int = 1, *, is_published: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        lake: Path,
+        folder: Path,
+        seed: int,
+        cluster: Cluster | None = None,
+        store: LakeStore | None = None,
+        drivers: int = 1,
+        *,
+        is_published: bool = False,
+    ) -> None:
         super().__init__(lake, folder, seed, store, drivers, is_published=is_published)
         self.published: Published | None = None  # read at the end, while the broker runs
         self._cluster, self._store = cluster, store
@@ -89,7 +96,9 @@ class Chaos(Stage):
             for name in self.drivers.names:
                 self._start(name)
             self._wait_until_says(JOB, SAYS[STREAMING])
+
             self._programs.make_topics()
+
             for name in (*PRODUCERS, RAW, CONSUMER, *self._publishing):
                 self._start(name)
         except BaseException:
@@ -132,6 +141,7 @@ class Chaos(Stage):
         """Kills after a pause, and starts the killed one again at once."""
         self._pause(kill.pause_s)
         self.counts.kills[kill.name] += 1
+
         if kill.target == BROKER:
             self.broker.kill()
             self.broker.start()
@@ -149,17 +159,22 @@ class Chaos(Stage):
         if kill.whom == SUSPENDED and name in PUBLISHERS:
             self._suspend(name)
             return
+
         if kill.whom == SUSPENDED:
             self.drivers.suspend(name, kill.pause_s)
             return
+
         if kill.whom == STOPPED:
             self._end(name)
             self._start(name)
             return
+
         process = self._taken(name)
         process.kill(kill.whom)
+
         if kill.whom == "jvm" and process.wait(END_TIMEOUT_S) is None:
             self.counts.unexpected.append(f"{name} outlived its JVM by {END_TIMEOUT_S:.0f} s")
+
         self._retire(process, is_ended=kill.whom != "python")
         self._start(name)
 
@@ -185,6 +200,7 @@ class Chaos(Stage):
         for name, process in list(self._running.items()):
             if process.code is None:
                 continue
+
             is_refused = name in DRIVERS and self.drivers.was_refused(process)
             if name not in DRIVERS and process.code == -9:
                 self.counts.own_deaths += 1
@@ -196,6 +212,7 @@ class Chaos(Stage):
                 self.counts.unexpected.append(
                     f"{name} ended with code {process.code}: {process.last_line()}"
                 )
+
             self._retire(self._taken(name), is_ended=True)
             self._start(name, is_again=is_refused)
 
@@ -220,17 +237,23 @@ class Chaos(Stage):
         (self.folder / STOP_FILE).touch()
         deadline = time.monotonic() + timeout_s
         said = {**dict.fromkeys(PRODUCERS, producer.ANSWERING), RAW: raw.ENDED}
+
         has_come_to_rest = (
-            self._wait(lambda: all(self._running[name].has_said(text)
-                                   for name, text in said.items()), deadline)
+            self._wait(
+                lambda: all(self._running[name].has_said(text) for name, text in said.items()),
+                deadline,
+            )
             and self._wait(lambda: is_settled(self), deadline, 1.0)
             and self._wait(lambda: is_seen(self), deadline, 0.2)
             and (not self.is_published or self._wait(lambda: is_published(self), deadline, 1.0))
-        )  # fmt: skip
+        )
+
         if not has_come_to_rest:
             self.counts.unexpected.append(f"the run has not come to rest within {timeout_s:.0f} s")
+
         for name in (CONSUMER, *PRODUCERS, RAW, *self._publishing, *self.drivers.running):
             self._end(name)
+
         if self.is_published:
             self.published = read_published(self.settings)
 

@@ -90,9 +90,11 @@ def of_cluster(master: str) -> dict[str, str]:
 
 
 def settings_text(
-    dealt_values: Mapping[str, Any], lake: Mapping[str, Any], bootstrap_servers: str,
+    dealt_values: Mapping[str, Any],
+    lake: Mapping[str, Any],
+    bootstrap_servers: str,
     spark: Mapping[str, str] | None = None,
-) -> str:  # fmt: skip
+) -> str:
     """Returns the settings file of one start of the job, with the values dealt to it.
 
     Input: `lake`: the section of this name, perhaps with a `store` in it.
@@ -104,14 +106,17 @@ def settings_text(
         **_FIXED,
         **dealt_values,
     }
+
     sections: dict[str, list[str]] = {}
     for key, value in values.items():
         section, _, name = key.rpartition(".")
         # A JSON text, number, true or false is one of TOML.
         sections.setdefault(section, []).append(f"{name} = {json.dumps(value)}")
+
     if spark:
         sections["stream"].append('deliveries = "executors"')
         sections["spark"] = [f"{json.dumps(key)} = {json.dumps(at)}" for key, at in spark.items()]
+
     return "\n".join(
         f"[{section}]\n" + "\n".join(lines) + "\n" for section, lines in sections.items()
     )

@@ -17,28 +17,32 @@ _TOPICS = (protocol.HALF_TOPIC, protocol.OP_TOPIC, protocol.SCHEDULE_TOPIC, prot
 
 def is_settled(stage: Stage) -> bool:
     """Returns whether every record is landed, every SDK transaction decided, every promise kept."""
-    lake = Lake(stage.place)
+    lake = Lake(stage.location)
     last = read_progress(lake).last
     if last is None or any(last.queue_ends(topic) != ends(stage, topic) for topic in _TOPICS):
         return False
+
     facts = read_facts(lake)
     if undecided(facts, stage.journal):
         return False
+
     given_up = facts.given_up()
-    wanted = sum(transaction_id not in given_up
-                 for transaction_id, _ in stage.journal.committed().values())  # fmt: skip
+    wanted = sum(
+        transaction_id not in given_up for transaction_id, _ in stage.journal.committed().values()
+    )
+
     delivered = facts.delivered()
     return delivered >= wanted and not compare_raw(lake, facts, stage.raw_journal)
 
 
 def is_seen(stage: Stage) -> bool:
     """Returns whether the consumer saw all that it has to see."""
-    return stage.seen.count() >= read_facts(Lake(stage.place)).consumed()
+    return stage.seen.count() >= read_facts(Lake(stage.location)).consumed()
 
 
 def has_met_a_late_end(stage: Stage, start: int) -> bool:
     """Returns whether a late COMMIT was applied, or turned down, as that start's policy says."""
-    lake = Lake(stage.place)
+    lake = Lake(stage.location)
     if dealt(stage.seed, start)["transaction.late_end_policy"] == "apply":
         outcomes = lake.read("outcomes", ["outcome", "cause"]).to_pylist()
         return {"outcome": "COMMITTED", "cause": "late_end"} in outcomes
@@ -48,9 +52,13 @@ def has_met_a_late_end(stage: Stage, start: int) -> bool:
 def ends(stage: Stage, topic: str) -> dict[int, int]:
     """Returns the end of every partition of a topic; nothing while Kafka does not answer."""
     kafka = Consumer(
-        {"bootstrap.servers": stage.broker.bootstrap_servers, "group.id": "chaos-look",
-         "log_level": 0}
-    )  # fmt: skip
+        {
+            "bootstrap.servers": stage.broker.bootstrap_servers,
+            "group.id": "chaos-look",
+            "log_level": 0,
+        }
+    )
+
     try:
         partitions = kafka.list_topics(topic, timeout=5).topics[topic].partitions
         return {

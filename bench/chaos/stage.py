@@ -47,9 +47,9 @@ class Stage:
         self.drivers = Drivers(DRIVERS[:drivers])
 
     @property
-    def place(self) -> LakeLocation:
+    def location(self) -> LakeLocation:
         """Returns where the lake is; the run has to have begun."""
-        return self.settings.lake.place()
+        return self.settings.lake.location()
 
     @property
     def settings(self) -> Settings:

@@ -11,8 +11,9 @@ _LONG_PAUSE = 0.25  # of the ends that come early wait for a set over a restart 
 _NOBODY = "nobody"  # a transaction id that no half has
 
 
-def ends_of(world: World, of: Transaction, halves: list[RawRecord], decision: str,
-            end: RawRecord) -> None:  # fmt: skip
+def ends_of(
+    world: World, of: Transaction, halves: list[RawRecord], decision: str, end: RawRecord
+) -> None:
     """Promises what the first end of a transaction did; `halves` in TRAN_SEQ order."""
     if decision == COMMIT:
         world.promise_delivery(of, halves, end)
@@ -46,18 +47,23 @@ def set_in_any_order(world: World) -> Story:
     rng = world.rng
     of = world.transaction(size=rng.randint(2, 5))
     order = rng.sample(range(of.size), of.size)
+
     for _ in range(rng.choice((0, 0, 1, 2))):
         seq = rng.randrange(of.size)
         order.insert(rng.randint(order.index(seq) + 1, len(order)), seq)
+
     ends_after = rng.randint(1, len(order))
     decision = world.one_of(COMMIT=7, ROLLBACK=3)
+
     halves: list[RawRecord] = []
     first: dict[int, RawRecord] = {}
     end: RawRecord | None = None
+
     for count, seq in enumerate(order, 1):
         half = world.half(of, seq)
         halves.append(half)
         first.setdefault(seq, half)
+
         if count == ends_after:
             if rng.random() < 0.2:
                 world.end(UNKNOWN, world.some(halves))
@@ -65,9 +71,11 @@ def set_in_any_order(world: World) -> Story:
             yield rng.uniform(3.0, 12.0) if rng.random() < _LONG_PAUSE else world.pause(0.3)
             if rng.random() < 0.3:
                 world.end(rng.choice((COMMIT, ROLLBACK)), world.some(halves))
+
         yield world.pause(0.2)
     assert end is not None
     ends_of(world, of, [first[seq] for seq in range(of.size)], decision, end)
+
     world.promise(WITHHELD, [half for half in halves if half not in first.values()])
     yield from more_ends(world, halves)
 
@@ -91,7 +99,10 @@ def several_at_once(world: World) -> Story:
     """One operation that names halves alone, sets, one half twice, and what it cannot end."""
     rng = world.rng
     queue_id = world.transaction().queue_id
-    ended, named = [], []
+
+    ended = []
+    named = []
+
     for _ in range(rng.randint(2, 4)):
         size = rng.choice((1, 1, 2, 3))
         of = Transaction(world.kafka.new_id(), queue_id, size=size)
@@ -99,11 +110,14 @@ def several_at_once(world: World) -> Story:
         ended.append((of, halves))
         named += world.some(halves)
         yield world.pause(0.1)
+
     rng.shuffle(named)
     decision = world.one_of(COMMIT=7, ROLLBACK=3)
     end = world.end(decision, named)
+
     for of, halves in ended:
         ends_of(world, of, halves, decision, end)
+
     yield from more_ends(world, named)
 
 

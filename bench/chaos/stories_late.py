@@ -22,10 +22,13 @@ def given_up(world: World) -> Story:
     rng = world.rng
     size = rng.choice((1, 2, 3))
     of = world.transaction(size=size, is_checked=True)
+
     halves = [world.half(of, seq) for seq in rng.sample(range(size), size)]
     if size > 1 and rng.random() < 0.2:
         halves.append(world.half(of, rng.randrange(size)))  # a duplicate
+
     world.journal.begin_silence(of.transaction_id, [half.id for half in halves])
+
     if rng.random() < 0.3:
         yield world.pause(1.0)
         world.end(UNKNOWN, world.some(halves))
@@ -33,6 +36,7 @@ def given_up(world: World) -> Story:
         yield world.pause(1.0)
         target = rng.choice(halves)
         world.command(RESEND, f"half:{target.queue_id}-{target.queue_offset}")
+
     yield from after_the_discard(world, halves)
 
 
@@ -41,16 +45,20 @@ def after_the_discard(world: World, halves: Sequence[RawRecord]) -> Story:
     rng = world.rng
     first = min(halves, key=lambda half: half.queue_offset or 0)
     target = rng.choice(halves)
+
     for _ in range(rng.randint(1, 3)):
         yield from world.wait_for_outcome(first, ("DISCARDED", *_ENDED), _DISCARD_LIMIT_S)
         yield world.pause(0.5)
+
         action = world.one_of(end_and_resume=4, resume_and_end=2, end=2, resume=2)
         if action.startswith("end"):
             world.end(world.one_of(COMMIT=7, ROLLBACK=3), every(world, halves))
             yield rng.uniform(0.5, 4.0)
+
         if "resume" in action:
             world.command(RESUME, f"half:{target.queue_id}-{target.queue_offset}")
             yield rng.uniform(0.5, 4.0)
+
         if action.endswith("_end"):
             world.end(world.one_of(COMMIT=7, ROLLBACK=3), world.some(halves))
             yield world.pause(1.0)
@@ -84,9 +92,11 @@ def early(world: World) -> Story:
     offsets = list(range(end, end + _AHEAD))
     ids = [of.transaction_id] * len(offsets)
     sent = world.operation(COMMIT, of.queue_id, offsets, ids)
+
     yield world.rng.choice((0.0, 0.2, 2.0))
     half = world.half(of)
     later_ms = (half.stored_ms or 0) - (sent.stored_ms or 0)
+
     if half.queue_offset in offsets and later_ms < ORPHAN_TTL_MS_MIN:
         world.promise_delivery(of, [half], sent)
     else:
@@ -98,13 +108,19 @@ def operators_mistakes(world: World) -> Story:
     """Commands that fit nothing, and some that change nothing that messages show."""
     for command, target in world.rng.sample(
         (
-            (p.RESUME, "half:0-999999999"), (p.RESUME, "undeliverable:999999999"),
-            (p.RESUME, "half:first"), (p.RESEND, "half:0-999999999"),
-            (p.CANCEL, "half:1-999999999"), (p.CANCEL, "schedule:0-999999999"),
-            (p.CANCEL, "nothing:1"), (p.CREATE_TOPIC, f"topic:{p.CHECK_MAX_TOPIC}:3"),
-            (p.CREATE_TOPIC, f"topic:{RAW_TOPIC}:1"), (p.MAINTAIN, None), (p.PING, None),
+            (p.RESUME, "half:0-999999999"),
+            (p.RESUME, "undeliverable:999999999"),
+            (p.RESUME, "half:first"),
+            (p.RESEND, "half:0-999999999"),
+            (p.CANCEL, "half:1-999999999"),
+            (p.CANCEL, "schedule:0-999999999"),
+            (p.CANCEL, "nothing:1"),
+            (p.CREATE_TOPIC, f"topic:{p.CHECK_MAX_TOPIC}:3"),
+            (p.CREATE_TOPIC, f"topic:{RAW_TOPIC}:1"),
+            (p.MAINTAIN, None),
+            (p.PING, None),
         ),
         world.rng.randint(1, 3),
-    ):  # fmt: skip
+    ):
         world.command(command, target)
         yield world.pause(0.3)

@@ -98,10 +98,12 @@ def _resume(world: World, half: RawRecord, new_topic: str) -> Story:
     offset = world.look.undeliverable_offset_of(half)
     if offset is None:
         return
+
     target = f"undeliverable:{offset}"
     steps = world.rng.choice(
         ((p.RESUME, p.CREATE_TOPIC, p.RESUME), (p.CREATE_TOPIC, p.RESUME, p.RESUME))
     )
+
     for step in steps:
         world.command(step, target if step == p.RESUME else new_topic)
         yield world.pause(1.0)

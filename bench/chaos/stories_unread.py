@@ -15,8 +15,10 @@ from txlake import protocol as p
 
 Changes = Mapping[str, bytes | None]  # of a readable record's headers; None: leave it out
 _HALF: Mapping[str, bytes] = {
-    p.PGROUP: RAW_GROUP.encode(), p.UNIQ_KEY: b"unreadable", p.REAL_TOPIC: RAW_TOPIC.encode(),
-}  # fmt: skip
+    p.PGROUP: RAW_GROUP.encode(),
+    p.UNIQ_KEY: b"unreadable",
+    p.REAL_TOPIC: RAW_TOPIC.encode(),
+}
 _OP: Mapping[str, bytes] = {p.PGROUP: RAW_GROUP.encode(), p.TRAN_TYPE: b"8"}
 _ADMIN: Mapping[str, bytes] = {p.COMMAND: p.PING.encode()}
 _READABLE = {HALF: _HALF, SCHEDULE: {p.REAL_TOPIC: RAW_TOPIC.encode()}, OP: _OP, ADMIN: _ADMIN}
@@ -56,13 +58,18 @@ def unreadable(world: World) -> Story:
     for wanted in world.rng.sample(list(_READABLE), len(_READABLE)):
         kind, reason, changes, body = world.rng.choice([c for c in CASES if c[0] == wanted])
         values = {**_READABLE[kind], **changes}
-        headers: list[Header] = [(name, value) for name, value in values.items()
-                                 if value is not None]  # fmt: skip
+
+        headers: list[Header] = [
+            (name, value) for name, value in values.items() if value is not None
+        ]
         world.rng.shuffle(headers)
+
         queue_id = world.transaction().queue_id if kind in (HALF, OP) else 0
         about: dict[str, Any] = {"transaction_id": "unreadable", "decision": None, "ends": []}
+
         record = world.kafka.send(kind, world.story, queue_id, body or _BODY[kind], headers, about)
         world.promise(UNREADABLE, [record], reason=reason)
+
         if kind == HALF:
             yield world.pause(0.5)
             world.end(p.COMMIT, [record], with_ids=False)

@@ -45,7 +45,8 @@ def measure(bench: Workbench) -> list[Figure]:
     for kind in (sustained.SMALL, sustained.MIDDLE):
         if kind not in bench.measured:
             sustained.measure_one(bench, kind)
-        busy, body_bytes = _BUSY_SHARE * bench.measured[kind].rate, kind[1]
+        busy = _BUSY_SHARE * bench.measured[kind].rate
+        body_bytes = kind[1]
         figures += _at_rate(bench, QUIET, bench.size.rate, body_bytes, ())
         figures += _at_rate(bench, BUSY, busy, body_bytes, sustained.UNDER_LOAD)
     return figures
@@ -72,16 +73,24 @@ def _at_rate(
     # What is asked, is asked of small bodies.
     wanted = _WANTED[title] if body_bytes == sustained.SMALL[1] else ((None, None),) * 2
     title += "" if body_bytes == sustained.SMALL[1] else ", 2 KiB"
-    seconds, run = found.seconds(), found.run
+
+    seconds = found.seconds()
+    run = found.run
     step = max(1, len(seconds) // 2_000)
-    plot = Plot(f"{title}: by when it was sent", "s", "s until readable", {
-        "messages": [(at - run.began_at, s) for at, s in sorted(found.sent)[::step]]
-    }, kind="dots")  # fmt: skip
+
+    plot = Plot(
+        f"{title}: by when it was sent",
+        "s",
+        "s until readable",
+        {"messages": [(at - run.began_at, s) for at, s in sorted(found.sent)[::step]]},
+        kind="dots",
+    )
     details = {
         "readable_s": summary(seconds),
         "consumer_age_ms": summary(run.ages_ms(), 0),
         "cores": run.processor,
     }
+
     parameters: dict[str, Any] = {
         "rate": round(rate),
         "seconds": bench.size.latency_s,
@@ -91,6 +100,7 @@ def _at_rate(
         "body": JSON,
         "producer": " ".join(arguments) or "the SDK's defaults",
     }
+
     return [
         Figure(
             name=f"{title}, p{per_cent}",

@@ -30,6 +30,7 @@ def _lasting(bench: Workbench) -> Figure:
         sustained.measure_one(bench, sustained.SMALL)
     loaded = bench.measured[sustained.SMALL]
     under_load = max(loaded.run.resident_bytes)
+
     count = bench.size.pending
     bench.say(f"the job lands {count} halves that nobody ends")
     written = bench.writer("memory").halves(count, Mix())
@@ -39,10 +40,13 @@ def _lasting(bench: Workbench) -> Figure:
             job.wait_until_landed(written.records, _TIMEOUT_S)
             more = bench.writer("memory").transactions(bench.size.pending_transactions, Mix())
             job.wait_until_landed(written.records + more.records, _TIMEOUT_S)
+
     bench.forget("memory")
     pending = max(watch.resident_bytes)
+
     return _figure(
-        "memory", "in the sustained run, and while very many halves are landed that stay pending",
+        "memory",
+        "in the sustained run, and while very many halves are landed that stay pending",
         max(under_load, pending),
         {
             "sustained_gb": round(under_load / 1e9, 2),
@@ -50,7 +54,7 @@ def _lasting(bench: Workbench) -> Figure:
             "pending_gb": round(pending / 1e9, 2),
         },
         {"pending": count},
-    )  # fmt: skip
+    )
 
 
 def _one_epoch(bench: Workbench) -> Figure:
@@ -60,9 +64,11 @@ def _one_epoch(bench: Workbench) -> Figure:
     found = drained(bench, "one-epoch", topics, written, stream=stream)
     bench.forget("one-epoch")
     return _drain_figure(
-        "memory, one large epoch", "while one epoch lands all records", found,
+        "memory, one large epoch",
+        "while one epoch lands all records",
+        found,
         {"records": written.records, "body_bytes": Mix().body_bytes},
-    )  # fmt: skip
+    )
 
 
 def _large_bodies(bench: Workbench) -> Figure:
@@ -71,9 +77,11 @@ def _large_bodies(bench: Workbench) -> Figure:
     found = drained(bench, "large-bodies", topics, written)
     bench.forget("large-bodies")
     return _drain_figure(
-        "memory, 1-MiB bodies", "while an epoch of large messages is landed and delivered", found,
+        "memory, 1-MiB bodies",
+        "while an epoch of large messages is landed and delivered",
+        found,
         {"messages": count, "body_bytes": _LARGE_BYTES},
-    )  # fmt: skip
+    )
 
 
 def _drain_figure(name: str, when: str, found: Drained, parameters: dict[str, Any]) -> Figure:

@@ -65,6 +65,7 @@ def drain_figure(drains: Mapping[str, Sequence[PlacedDrain]]) -> Figure:
     """Compare drains. Input: by place, in the order of the rounds."""
     pairs = list(zip(drains[LOCAL], drains[STORE], strict=True))
     ratios = [local.drain.seconds / store.drain.seconds for local, store in pairs]
+
     return Figure(
         name="drain, store / local disk",
         value=statistics.median(ratios),
@@ -75,9 +76,13 @@ def drain_figure(drains: Mapping[str, Sequence[PlacedDrain]]) -> Figure:
         aim=0.8,
         samples=[round(ratio, 3) for ratio in ratios],
         details={place: _details(found) for place, found in drains.items()},
-        parameters={"transactions": pairs[0][0].drain.halves, "rounds": len(pairs),
-                    "body_bytes": SMALL[1], "body": JSON},
-    )  # fmt: skip
+        parameters={
+            "transactions": pairs[0][0].drain.halves,
+            "rounds": len(pairs),
+            "body_bytes": SMALL[1],
+            "body": JSON,
+        },
+    )
 
 
 def _details(found: Sequence[PlacedDrain]) -> dict[str, Any]:
@@ -92,9 +97,15 @@ def _details(found: Sequence[PlacedDrain]) -> dict[str, Any]:
 
 
 def _latency_figures(bench: Workbench, timed: Latencies) -> list[Figure]:
-    seconds, size = timed.seconds(), bench.size
-    details = {"readable_s": summary(seconds), "consumer_age_ms": summary(timed.run.ages_ms(), 0),
-               "cores": timed.run.processor}  # fmt: skip
+    seconds = timed.seconds()
+    size = bench.size
+
+    details = {
+        "readable_s": summary(seconds),
+        "consumer_age_ms": summary(timed.run.ages_ms(), 0),
+        "cores": timed.run.processor,
+    }
+
     return [
         Figure(
             name=f"latency on a store at {size.rate:,} tx/s, p{per_cent}",
@@ -120,6 +131,7 @@ def request_figures(loaded: Span, idle: Span, rate: int) -> list[Figure]:
     """Return what was asked for a transaction, while nothing came, and what a month costs."""
     spent = loaded.seconds
     parameters = {"rate": rate, "seconds": round(spent), "transactions": loaded.transactions}
+
     return [
         Figure(
             name="requests for a transaction",
@@ -128,9 +140,11 @@ def request_figures(loaded: Span, idle: Span, rate: int) -> list[Figure]:
             how=f"requests of the job to the store at {rate:,} tx/s / transactions sent; those of "
             "a consumer are named below. A proxy counts, in a run that is not timed",
             better="less",
-            details={"of_the_job": for_each(loaded.job, loaded.transactions),
-                     "of_the_job_a_second": for_each(loaded.job, spent, 2),
-                     "of_a_consumer_a_second": for_each(loaded.consumer, spent, 2)},
+            details={
+                "of_the_job": for_each(loaded.job, loaded.transactions),
+                "of_the_job_a_second": for_each(loaded.job, spent, 2),
+                "of_a_consumer_a_second": for_each(loaded.consumer, spent, 2),
+            },
             parameters=parameters,
         ),
         Figure(
@@ -139,8 +153,10 @@ def request_figures(loaded: Span, idle: Span, rate: int) -> list[Figure]:
             unit="requests",
             how="requests of the job to the store while nothing comes / time",
             better="less",
-            details={"of_the_job": for_each(idle.job, idle.seconds, 2),
-                     "of_a_consumer": for_each(idle.consumer, idle.seconds, 2)},
+            details={
+                "of_the_job": for_each(idle.job, idle.seconds, 2),
+                "of_a_consumer": for_each(idle.consumer, idle.seconds, 2),
+            },
             parameters={"seconds": round(idle.seconds)},
         ),
         Figure(
@@ -151,10 +167,11 @@ def request_figures(loaded: Span, idle: Span, rate: int) -> list[Figure]:
             f" of S3 Standard in us-east-1 ({PRICES_AT}): 0.005 USD for 1,000 PUT, POST, COPY, "
             "LIST, 0.0004 for 1,000 others, DELETE free. Storage is left out",
             better="less",
-            details={"of_a_consumer": round(month_usd(loaded.consumer, spent), 2),
-                     "of_the_job_without_input": round(month_usd(idle.job, idle.seconds), 2),
-                     "of_a_consumer_without_input":
-                         round(month_usd(idle.consumer, idle.seconds), 2)},
+            details={
+                "of_a_consumer": round(month_usd(loaded.consumer, spent), 2),
+                "of_the_job_without_input": round(month_usd(idle.job, idle.seconds), 2),
+                "of_a_consumer_without_input": round(month_usd(idle.consumer, idle.seconds), 2),
+            },
             parameters=parameters,
         ),
-    ]  # fmt: skip
+    ]

@@ -28,16 +28,19 @@ def measure(bench: Workbench) -> list[Figure]:
     writer = bench.writer(_LAKE)
     written = writer.transactions(min(size.drain_transactions, 50_000), Mix(unanswered=0.0))
     drained(bench, _LAKE, _LAKE, written)
+
     spans: list[float] = []
     for number in range(size.start_rounds):
         waiting = writer.transactions(_WAITING // 2, _MIX)
         bench.say(f"the job starts on a lake with {waiting.records} records waiting")
+
         with bench.job(_LAKE) as job:
             job.wait_until_landed(waiting.records, _TIMEOUT_S)
             landing = [time for time in epoch_times(job.lake) if time.records]
             spans.append(landing[-1].ended_at - job.launched_at)
             if number == size.start_rounds - 1:
                 processor, commits, merges = _idle(bench, job.group, Path(job.lake.path))
+
     return [
         Figure(
             name="start",
@@ -49,8 +52,11 @@ def measure(bench: Workbench) -> list[Figure]:
             must=12.0,
             aim=8.0,
             samples=[round(span, 2) for span in spans],
-            parameters={"records": _WAITING, "rounds": size.start_rounds,
-                        "transactions_in_the_lake": written.halves},
+            parameters={
+                "records": _WAITING,
+                "rounds": size.start_rounds,
+                "transactions_in_the_lake": written.halves,
+            },
         ),
         Figure(
             name="idle processor",
@@ -74,14 +80,16 @@ def measure(bench: Workbench) -> list[Figure]:
             details={"commits_of_maintenance": merges},
             parameters={"seconds": size.idle_s},
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _idle(bench: Workbench, group: int, lake: Path) -> tuple[float, int, int]:
     """Watch a job without input. Output: cores; Delta commits; those of maintenance."""
     bench.say(f"nothing comes for {bench.size.idle_s:.0f} s")
     time.sleep(min(_SETTLE_S, bench.size.idle_s))
-    began, used, commits = time.monotonic(), processor_s(group), _commits(lake)
+    began = time.monotonic()
+    used = processor_s(group)
+    commits = _commits(lake)
     time.sleep(bench.size.idle_s)
     cores = (processor_s(group) - used) / (time.monotonic() - began)
     made = _commits(lake) - commits

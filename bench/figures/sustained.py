@@ -34,18 +34,23 @@ def measure(bench: Workbench) -> list[Figure]:
 
 def measure_one(bench: Workbench, kind: tuple[str, int]) -> Figure:
     """Measure one size of bodies, and keep what was found for other figures."""
-    size, body_bytes = bench.size, kind[1]
+    size = bench.size
+    body_bytes = kind[1]
     bench.say(f"all processes together for {size.warm_up_s + size.sustained_s:.0f} s")
+
     of_bodies = ["--body", JSON, "--body-bytes", str(body_bytes)]
     arguments = ["--in-flight", str(size.in_flight), *UNDER_LOAD, *of_bodies]
     run = run_load(bench, "sustained", size.sustained_s, arguments)
     value, halves = sustained_rate(run)
     bench.measured[kind] = Sustained(value, run)
+
     name, must, aim = _WANTED[kind]
     middle = (run.began_at + run.ended_at) / 2
     in_time = [t for t in epoch_times(run.job.lake) if run.began_at <= t.ended_at <= run.ended_at]
+
     bench.forget(run.job.lake)
     began = run.counts[0][0]
+
     return Figure(
         name=name,
         value=value,
@@ -67,12 +72,24 @@ def measure_one(bench: Workbench, kind: tuple[str, int]) -> Figure:
             "job_resident_gb_max": round(max(run.resident_bytes) / 1e9, 2),
             "median_step_ms": median_steps_ms(in_time),
         },
-        parameters={"seconds": size.sustained_s, "warm_up_s": size.warm_up_s,
-                    "in_flight": size.in_flight, "body_bytes": body_bytes, "body": JSON,
-                    "rolled_back": 0.02, "unanswered": 0.01},
-        plots=[Plot(f"{name}: messages that are not consumed yet", "s", "messages", {
-            "in flight": [(at - began, sent - seen) for at, sent, seen in run.counts]})],
-    )  # fmt: skip
+        parameters={
+            "seconds": size.sustained_s,
+            "warm_up_s": size.warm_up_s,
+            "in_flight": size.in_flight,
+            "body_bytes": body_bytes,
+            "body": JSON,
+            "rolled_back": 0.02,
+            "unanswered": 0.01,
+        },
+        plots=[
+            Plot(
+                f"{name}: messages that are not consumed yet",
+                "s",
+                "messages",
+                {"in flight": [(at - began, sent - seen) for at, sent, seen in run.counts]},
+            )
+        ],
+    )
 
 
 def sustained_rate(run: LoadRun) -> tuple[float, int]:

@@ -62,9 +62,12 @@ def run(bench: sides.Bench, sizes: Sequence[int], rounds: int, load_max: float) 
     Stopped by Ctrl-C or SIGTERM, it reports the rounds until then.
     """
     date = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
-    place, done = machine.machine(), list[turns.Turn]()
+    place = machine.machine()
+    done = list[turns.Turn]()
     parameters = {**_parameters(bench.size, rounds), "load_max": load_max}
-    failed, seconds, load = dict[str, str](), dict[str, float](), dict[str, float]()
+    failed = dict[str, str]()
+    seconds = dict[str, float]()
+    load = dict[str, float]()
     for body_bytes, number, side in _order(sizes, rounds):
         name = f"{body_bytes} B, round {number}, {side}"
         bench.say(name)
@@ -85,14 +88,24 @@ def run(bench: sides.Bench, sizes: Sequence[int], rounds: int, load_max: float) 
             turn = done[-1]
             bench.say(f"  {turn.rate:,.0f} tx/s, {turn.processor_us:.0f} us of processor each")
         seconds[name] = round(time.monotonic() - began, 1)
+
     found: list[Figure] = []
     for body_bytes in sizes:
         found += turns.figures(done, body_bytes, parameters)
     versions = {"rocketmq": java_program.rocketmq_version(), **machine.versions()}
+
     return report.Report(
-        "peer: ours beside RocketMQ", date, machine.commit(), place, versions,
-        parameters, seconds, load, found, failed,
-    )  # fmt: skip
+        "peer: ours beside RocketMQ",
+        date,
+        machine.commit(),
+        place,
+        versions,
+        parameters,
+        seconds,
+        load,
+        found,
+        failed,
+    )
 
 
 def _order(sizes: Sequence[int], rounds: int) -> list[tuple[int, int, str]]:
@@ -107,27 +120,38 @@ def _order(sizes: Sequence[int], rounds: int) -> list[tuple[int, int, str]]:
 
 def _parameters(size: Size, rounds: int) -> dict[str, Any]:
     mix = Mix()
+
     return {
-        "rounds": rounds, "seconds": size.sustained_s, "warm_up_s": size.warm_up_s,
-        "in_flight": size.in_flight, "body": RANDOM, "rolled_back": mix.rolled_back,
-        "unanswered": mix.unanswered, "rocketmq_threads": sides.THREADS,
+        "rounds": rounds,
+        "seconds": size.sustained_s,
+        "warm_up_s": size.warm_up_s,
+        "in_flight": size.in_flight,
+        "body": RANDOM,
+        "rolled_back": mix.rolled_back,
+        "unanswered": mix.unanswered,
+        "rocketmq_threads": sides.THREADS,
         "rocketmq_broker_java": " ".join(BROKER_JAVA),
-        "rocketmq_client_java": " ".join(CLIENT_JAVA), "rocketmq_flush": "ASYNC_FLUSH",
-    }  # fmt: skip
+        "rocketmq_client_java": " ".join(CLIENT_JAVA),
+        "rocketmq_flush": "ASYNC_FLUSH",
+    }
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m bench.peer", description=__doc__,
+        prog="python -m bench.peer",
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
+
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=60.0, help="that a turn is measured")
     parser.add_argument("--warm-up", type=float, default=float(SMALL.warm_up_s), help="s, before")
     parser.add_argument(
-        "--load-max", type=float, default=0.5,
+        "--load-max",
+        type=float,
+        default=0.5,
         help="the load of a minute below which a turn begins; 0: at once",
-    )  # fmt: skip
+    )
     parser.add_argument("--sizes", default="256,2048", help="of bodies, bytes, comma separated")
     parser.add_argument("--report", type=Path, help="a folder for the report")
     parser.add_argument("--folder", type=Path, help="for all data. Default: a temporary one")

@@ -43,7 +43,8 @@ class RocketMQ:
     def __init__(
         self, folder: Path, class_path: str, broker_options: Mapping[str, str] | None = None
     ) -> None:
-        self.folder, self._class_path = folder.absolute(), class_path
+        self.folder = folder.absolute()
+        self._class_path = class_path
         self._broker_options = dict(broker_options or {})
         self._reserved: list[ports.Reservation] = []
         self.processes: dict[str, Process] = {}
@@ -66,12 +67,17 @@ class RocketMQ:
         """Starts and returns a Java process; what it says is in `<name>.log`."""
         home = self.folder / "home"
         java = [
-            *options, f"-Duser.home={home}", f"-Drocketmq.home.dir={home}",
+            *options,
+            f"-Duser.home={home}",
+            f"-Drocketmq.home.dir={home}",
             f"-Drmq.logback.configurationFile={self.folder / 'logback.xml'}",
             # RocketMQ's own script has it, for direct buffers that it frees itself.
             "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
-            "-cp", self._class_path, *arguments,
-        ]  # fmt: skip
+            "-cp",
+            self._class_path,
+            *arguments,
+        ]
+
         log = self.folder / f"{name}.log"
         process = Process("bench.peer.run_java", java, log, home, is_short_lived=False)
         self.processes[name] = process
@@ -106,19 +112,28 @@ class RocketMQ:
         name_port, port, replica_port = self._reserve()
         self.name_server = f"{HOST}:{name_port}"
         name_server = {
-            "bindAddress": HOST, "listenPort": name_port,
+            "bindAddress": HOST,
+            "listenPort": name_port,
             "kvConfigPath": self.folder / "home" / "kv.json",
-        }  # fmt: skip
+        }
         broker = {
-            "brokerClusterName": CLUSTER, "brokerName": BROKER, "brokerId": 0,
-            "namesrvAddr": self.name_server, "bindAddress": HOST, "brokerIP1": HOST,
-            "brokerIP2": HOST, "listenPort": port, "haListenPort": replica_port,
+            "brokerClusterName": CLUSTER,
+            "brokerName": BROKER,
+            "brokerId": 0,
+            "namesrvAddr": self.name_server,
+            "bindAddress": HOST,
+            "brokerIP1": HOST,
+            "brokerIP2": HOST,
+            "listenPort": port,
+            "haListenPort": replica_port,
             "storePathRootDir": self.folder / "store",
             "storePathCommitLog": self.folder / "store" / "commitlog",
-            "brokerRole": "ASYNC_MASTER", "flushDiskType": "ASYNC_FLUSH",
+            "brokerRole": "ASYNC_MASTER",
+            "flushDiskType": "ASYNC_FLUSH",
             "diskMaxUsedSpaceRatio": 99,  # a disk that others fill
             **self._broker_options,
-        }  # fmt: skip
+        }
+
         package = "org.apache.rocketmq"
         self._start_server(
             "nameserver", SMALL_JAVA, f"{package}.namesrv.NamesrvStartup", name_server

@@ -71,48 +71,92 @@ def _ours(bench: Bench, folder: Path, body_bytes: int, number: int) -> Turn:
     size = bench.size
     arguments = ["--in-flight", str(size.in_flight), *UNDER_LOAD]
     arguments += ["--body", RANDOM, "--body-bytes", str(body_bytes)]
+
     with Broker(folder / "kafka") as broker:
         workbench = Workbench(size, folder, broker, bench.say)
         run = run_load(workbench, "peer", size.sustained_s, arguments, watches_memory=False)
     rate, _ = sustained_rate(run)
+
     return Turn(
-        OURS, body_bytes, number, rate, cores=run.processor, counts=run.counts,
+        OURS,
+        body_bytes,
+        number,
+        rate,
+        cores=run.processor,
+        counts=run.counts,
         age_ms=summary(run.ages_ms(), 0),
-    )  # fmt: skip
+    )
 
 
 def _rocketmq(bench: Bench, folder: Path, side: str, body_bytes: int, number: int) -> Turn:
-    size, mix = bench.size, Mix()
+    size = bench.size
+    mix = Mix()
     sent, consumed = CounterFile(folder / "sent", 3), CounterFile(folder / "consumed", 1)
     samples = folder / "samples.json"
     broker_options = _ON_ROCKSDB if side == PEER_ON_ROCKSDB else {}
+
     with RocketMQ(folder / "rocketmq", bench.class_path, broker_options) as rocketmq:
-        producer = rocketmq.start_java("producer", CLIENT_JAVA, [
-            "SendTransactions", rocketmq.name_server, TOPIC, str(QUEUES), str(THREADS),
-            str(body_bytes), str(size.in_flight), str(mix.rolled_back), str(mix.unanswered),
-            str(folder / "sent"), str(folder / "consumed"),
-        ])  # fmt: skip
+        producer = rocketmq.start_java(
+            "producer",
+            CLIENT_JAVA,
+            [
+                "SendTransactions",
+                rocketmq.name_server,
+                TOPIC,
+                str(QUEUES),
+                str(THREADS),
+                str(body_bytes),
+                str(size.in_flight),
+                str(mix.rolled_back),
+                str(mix.unanswered),
+                str(folder / "sent"),
+                str(folder / "consumed"),
+            ],
+        )
         # The topic is there then: a consumer that does not find it looks again after 30 s.
         rocketmq.wait_for(lambda: sent.read()[0] > 0, "transactions are sent")
-        consumer = rocketmq.start_java("consumer", CLIENT_JAVA, [
-            "ConsumeMessages", rocketmq.name_server, TOPIC, str(MESSAGES_AT_ONCE),
-            str(folder / "consumed"), str(samples),
-        ])  # fmt: skip
+        consumer = rocketmq.start_java(
+            "consumer",
+            CLIENT_JAVA,
+            [
+                "ConsumeMessages",
+                rocketmq.name_server,
+                TOPIC,
+                str(MESSAGES_AT_ONCE),
+                str(folder / "consumed"),
+                str(samples),
+            ],
+        )
+
         rocketmq.wait_for(lambda: consumed.read()[0] > 0, "messages are consumed")
         if rocketmq.topics() & set(_HALF_TOPIC.values()) != {_HALF_TOPIC[side]}:
             raise BenchError(f"half messages are not in {_HALF_TOPIC[side]} alone")
+
         time.sleep(size.warm_up_s)
         watched = _watch(rocketmq, size.sustained_s, sent, consumed)
+
         # It sends nothing more, and answers checks until all is consumed.
         _end("producer", producer, _SETTLE_S)
         _end("consumer", consumer, _END_S)
+
     _, committed, failed = sent.read()
-    ages = [ms for at, ms in json.loads(samples.read_text("utf-8"))
-            if watched.counts[0][0] <= at <= watched.counts[-1][0]]  # fmt: skip
+    ages = [
+        ms
+        for at, ms in json.loads(samples.read_text("utf-8"))
+        if watched.counts[0][0] <= at <= watched.counts[-1][0]
+    ]
+
     return Turn(
-        side, body_bytes, number, watched.rate, watched.cores, watched.counts, summary(ages, 0),
-        failed=failed, not_delivered=committed - consumed.read()[0],
-    )  # fmt: skip
+        side,
+        body_bytes,
+        number,
+        watched.rate,
+        watched.cores,
+        watched.counts,
+        summary(ages, 0),
+        failed=failed,
+        not_delivered=committed - consumed.read()[0],
+    )
 
 
 @dataclass(frozen=True)
@@ -129,12 +173,16 @@ def _watch(
         return {name: processor_s(process.pid) for name, process in rocketmq.processes.items()}
 
     counts = []
-    before, began, sent_before = used(), time.monotonic(), sent.read()[0]
+    before = used()
+    began = time.monotonic()
+    sent_before = sent.read()[0]
     while (left := began + seconds - time.monotonic()) > 0:
         rocketmq.check_alive()
         counts.append((time.time(), sent.read()[1], consumed.read()[0]))
         time.sleep(min(_LOOK_S, left))
-    spent, sent_after, after = time.monotonic() - began, sent.read()[0], used()
+    spent = time.monotonic() - began
+    sent_after = sent.read()[0]
+    after = used()
     cores = {name: round((after[name] - before[name]) / spent, 3) for name in before}
     return _Watched((sent_after - sent_before) / spent, cores, counts)
 

@@ -51,17 +51,20 @@ class Turn:
         """Returns what the report says of it."""
         _, first_committed, first_consumed = self.counts[0]
         _, last_committed, last_consumed = self.counts[-1]
+
         return {
             "tx_s": round(self.rate),
             "consumed_s": round(self.consumed_rate),
             "processor_us_a_transaction": round(self.processor_us, 1),
             "cores": dict(self.cores),
-            "not_consumed": {"first": first_committed - first_consumed,
-                             "last": last_committed - last_consumed},
+            "not_consumed": {
+                "first": first_committed - first_consumed,
+                "last": last_committed - last_consumed,
+            },
             "age_ms": dict(self.age_ms),
             "failed": self.failed,
             "not_delivered": self.not_delivered,
-        }  # fmt: skip
+        }
 
 
 def pairs(turns: Sequence[Turn], body_bytes: int) -> list[tuple[Turn, Turn]]:
@@ -80,19 +83,25 @@ def figures(turns: Sequence[Turn], body_bytes: int, parameters: Mapping[str, Any
     rounds = pairs(turns, body_bytes)
     if not rounds:
         return []
+
     must, aim = ASKED.get(body_bytes, (None, None))
     medians = [statistics.median(turn.rate for turn in side) for side in zip(*rounds, strict=True)]
     rates = [ours.rate / peer.rate for ours, peer in rounds]
     processor = [peer.processor_us / ours.processor_us for ours, peer in rounds]
     rows = {f"round {turn.number}, {turn.side}": turn.row() for both in rounds for turn in both}
+
     what = f"bodies of {body_bytes} B"
     return [
         Figure(
-            f"sustained / RocketMQ, {what}", statistics.median(rates), "ratio",
+            f"sustained / RocketMQ, {what}",
+            statistics.median(rates),
+            "ratio",
             "median over rounds of: transactions a second that ours sustains / those that RocketMQ "
             "sustains; the two take turns, each alone on the same two cores; ours counts "
             "transactions landed between two commits, RocketMQ those whose end was sent",
-            must=must, aim=aim, samples=[round(value, 3) for value in rates],
+            must=must,
+            aim=aim,
+            samples=[round(value, 3) for value in rates],
             details={
                 "ours, tx/s by round": [round(ours.rate) for ours, _ in rounds],
                 "RocketMQ, tx/s by round": [round(peer.rate) for _, peer in rounds],
@@ -103,7 +112,9 @@ def figures(turns: Sequence[Turn], body_bytes: int, parameters: Mapping[str, Any
             parameters={"body_bytes": body_bytes, **parameters},
         ),
         Figure(
-            f"processor time, RocketMQ / ours, {what}", statistics.median(processor), "ratio",
+            f"processor time, RocketMQ / ours, {what}",
+            statistics.median(processor),
+            "ratio",
             "median over rounds of: processor time of all of RocketMQ's processes for one "
             "transaction / that of ours",
             samples=[round(value, 3) for value in processor],
@@ -114,7 +125,7 @@ def figures(turns: Sequence[Turn], body_bytes: int, parameters: Mapping[str, Any
             parameters={"body_bytes": body_bytes, **parameters},
         ),
         *_on_rocksdb(turns, body_bytes, parameters),
-    ]  # fmt: skip
+    ]
 
 
 def _on_rocksdb(
@@ -125,6 +136,7 @@ def _on_rocksdb(
     found = [turn for turn in found if turn.body_bytes == body_bytes]
     if not found:
         return []
+
     return [
         Figure(
             f"RocketMQ on RocksDB, bodies of {body_bytes} B",

@@ -63,6 +63,7 @@ def run(
     between = max(1, epochs // _LOOKS, min(_BETWEEN, epochs // 8))
     looks: list[Look] = []
     spent: list[Spent] = []
+
     for number in range(1, epochs + 1):
         spent.append(job.run())
         if number % between == 0:
@@ -70,6 +71,7 @@ def run(
             spent.clear()
             if len(looks) % 10 == 0:
                 say(_told(looks[-1]))
+
         if is_stopped():
             say(f"stopped after epoch {number}")
             break
@@ -90,8 +92,13 @@ def _told(found: Look) -> str:
 
 def happened(lake: Lake) -> dict[str, dict[str, int]]:
     """Returns how many of each kind the lake still holds."""
-    columns = {"outcomes": "cause", "conflicts": "reason", "deliveries": "action",
-               "admin": "result", "half": "error"}  # fmt: skip
+    columns = {
+        "outcomes": "cause",
+        "conflicts": "reason",
+        "deliveries": "action",
+        "admin": "result",
+        "half": "error",
+    }
     return {
         table: dict(Counter(str(v) for v in lake.read(table, [column])[column].to_pylist()))
         for table, column in columns.items()
@@ -103,29 +110,42 @@ def verified(job: SoakJob) -> Figure:
     began = time.monotonic()
     found = verify(Lake(job.lake.path))
     violated = {f.invariant.name: f.rows[:3] for f in found.findings if f.violations}
+
     return Figure(
-        "violations", sum(f.violations for f in found.findings), "rows",
-        "`verify` at the end", better="less", must=0.0,
-        details={"violated": violated, "seconds": round(time.monotonic() - began, 1),
-                 "numbers": found.numbers, "floor": job.last.floor.as_parameter(),
-                 "messages consumed": job.consumed, **happened(job.lake)},
-    )  # fmt: skip
+        "violations",
+        sum(f.violations for f in found.findings),
+        "rows",
+        "`verify` at the end",
+        better="less",
+        must=0.0,
+        details={
+            "violated": violated,
+            "seconds": round(time.monotonic() - began, 1),
+            "numbers": found.numbers,
+            "floor": job.last.floor.as_parameter(),
+            "messages consumed": job.consumed,
+            **happened(job.lake),
+        },
+    )
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m bench.soak", description=__doc__,
+        prog="python -m bench.soak",
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     parser.add_argument("--epochs", type=int, default=20_000)
     parser.add_argument("--retention", type=int, help="in epochs; a tenth of them without it")
     parser.add_argument("--seed", type=int, default=1, help="what the traffic is drawn from")
     parser.add_argument("--folder", type=Path, help="for the lake; kept. Default: a temporary one")
     parser.add_argument("--report", type=Path, default=_REPORT, help="a folder for the report")
+
     options = parser.parse_args()
     options.retention = options.retention or max(8, options.epochs // 10)
     if options.folder is not None and (options.folder / "lake").exists():
         parser.error(f"{options.folder} has a lake: a soak begins with a new one")
+
     return options
 
 
@@ -136,9 +156,12 @@ def main() -> int:
     for end in (signal.SIGINT, signal.SIGTERM):
         signal.signal(end, lambda *_: stopped.set())
     parameters: dict[str, Any] = {
-        "epochs": options.epochs, "retention": options.retention, "seed": options.seed,
-    }  # fmt: skip
-    place, began = machine.machine(), time.monotonic()
+        "epochs": options.epochs,
+        "retention": options.retention,
+        "seed": options.seed,
+    }
+    place = machine.machine()
+    began = time.monotonic()
     date = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
 
     def say(text: str) -> None:
@@ -159,14 +182,25 @@ def main() -> int:
     found = [*figures(looks, parameters), sound]
     seconds, load = round(time.monotonic() - began, 1), round(os.getloadavg()[0], 1)
     report.write(
-        report.Report("soak", date, machine.commit(), place, machine.versions(),
-                      {**parameters, **by_table(looks)}, {"soak": seconds}, {"soak": load}, found,
-                      {}),
+        report.Report(
+            "soak",
+            date,
+            machine.commit(),
+            place,
+            machine.versions(),
+            {**parameters, **by_table(looks)},
+            {"soak": seconds},
+            {"soak": load},
+            found,
+            {},
+        ),
         options.report,
-    )  # fmt: skip
+    )
     for figure in found:
-        print(f"{figure.name:26} {report.number_text(figure.value):>6}  {figure.verdict:10}  "
-              f"{', '.join(map(str, figure.samples))}")  # fmt: skip
+        print(
+            f"{figure.name:26} {report.number_text(figure.value):>6}  {figure.verdict:10}  "
+            f"{', '.join(map(str, figure.samples))}"
+        )
     say(f"the report is in {options.report}")
     return 0 if sound.value == 0 else 1
 

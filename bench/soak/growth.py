@@ -25,12 +25,13 @@ JUDGED: Mapping[str, tuple[str, Measure]] = {
     "rows": ("rows", lambda look: look.rows.total()),
     "state": ("rows", lambda look: look.state_rows),
     "epoch, processor": (
-        _TIMES, lambda look: look.spent.epoch_processor_s / look.reference.epoch_processor_s,
+        _TIMES,
+        lambda look: look.spent.epoch_processor_s / look.reference.epoch_processor_s,
     ),
     "epoch, wall": (_TIMES, lambda look: look.spent.epoch_s / look.reference.epoch_s),
     "maintenance, wall": (_TIMES, lambda look: look.spent.upkeep_s / look.reference.upkeep_s),
     "start, processor": (_TIMES, lambda look: look.start_s / look.reference.epoch_processor_s),
-}  # fmt: skip
+}
 TOLD: Mapping[str, tuple[str, Measure]] = {
     "epoch, processor in ms": ("ms", lambda look: look.spent.epoch_processor_s * 1e3),
     "reference, processor in ms": ("ms", lambda look: look.reference.epoch_processor_s * 1e3),
@@ -64,15 +65,24 @@ def ratio(means: Sequence[float]) -> float:
 def figures(looks: Sequence[Look], parameters: dict[str, object]) -> list[Figure]:
     """Returns a figure of each measure, with its curve."""
     found = []
+
     for name, (unit, measure) in {**JUDGED, **TOLD}.items():
         means = quarters(looks, measure)
-        found.append(Figure(
-            name, ratio(means), "ratio", "mean of the last quarter / of the second", better="less",
-            must=MUST if name in JUDGED else None, samples=[round(mean, 3) for mean in means],
-            details={f"quarters, {unit}": ", ".join(f"{mean:,.2f}" for mean in means)},
-            parameters=parameters,
-            plots=[Plot(name, "epoch", unit, {name: curve(looks, measure)})],
-        ))  # fmt: skip
+        found.append(
+            Figure(
+                name,
+                ratio(means),
+                "ratio",
+                "mean of the last quarter / of the second",
+                better="less",
+                must=MUST if name in JUDGED else None,
+                samples=[round(mean, 3) for mean in means],
+                details={f"quarters, {unit}": ", ".join(f"{mean:,.2f}" for mean in means)},
+                parameters=parameters,
+                plots=[Plot(name, "epoch", unit, {name: curve(looks, measure)})],
+            )
+        )
+
     return found
 
 
@@ -86,13 +96,20 @@ def curve(looks: Sequence[Look], measure: Measure) -> list[tuple[Any, float]]:
 
 def by_table(looks: Sequence[Look]) -> dict[str, str]:
     """Returns in words, for each table, its second and its last quarter."""
-    words = {"data_bytes": "bytes", "data_files": "files", "log_files": "entries of its log",
-             "rows": "rows"}  # fmt: skip
+    words = {
+        "data_bytes": "bytes",
+        "data_files": "files",
+        "log_files": "entries of its log",
+        "rows": "rows",
+    }
+
     found = {}
+
     for table in sorted(looks[-1].data_files):
         told = []
         for what, unit in words.items():
             means = quarters(looks, lambda look, what=what, t=table: getattr(look, what)[t])  # type: ignore[misc]
             told.append(f"{means[1]:,.0f} to {means[3]:,.0f} {unit}")
+
         found[f"`{table}`" if table else "beside the tables"] = ", ".join(told)
     return found

@@ -76,7 +76,8 @@ class SoakJob(MemoryJob):
     """
 
     def __init__(self, folder: Path, retention: int, seed: int) -> None:
-        settings, kafka = settings_of(folder, retention), MemoryKafka()
+        settings = settings_of(folder, retention)
+        kafka = MemoryKafka()
         world = World(kafka, random.Random(seed), retention)
         self._traffic = Traffic(world, STORIES, _PER_EPOCH)
         for number in range(UNDELIVERABLE):

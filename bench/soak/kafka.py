@@ -21,8 +21,11 @@ from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE
 from txlake import protocol as p
 
 TOPICS = {
-    HALF: p.HALF_TOPIC, OP: p.OP_TOPIC, SCHEDULE: p.SCHEDULE_TOPIC, ADMIN: p.ADMIN_TOPIC,
-}  # fmt: skip
+    HALF: p.HALF_TOPIC,
+    OP: p.OP_TOPIC,
+    SCHEDULE: p.SCHEDULE_TOPIC,
+    ADMIN: p.ADMIN_TOPIC,
+}
 QUEUES = 3
 EPOCH_MS = 60_000  # the simulated clock between two epochs
 _PARTITIONS = {HALF: QUEUES, OP: QUEUES, SCHEDULE: 2, ADMIN: 1}
@@ -39,14 +42,22 @@ class MemoryKafka:
 
     def send(self, kind: str, queue: int, body: bytes | None, headers: Sequence[Header]) -> int:
         """Stores a record. Output: its offset."""
-        place = TOPICS[kind], queue
-        offset = self._ends[place]
-        self._ends[place] += 1
+        partition = TOPICS[kind], queue
+        offset = self._ends[partition]
+        self._ends[partition] += 1
+
         self._waiting.append(
-            {"topic": place[0], "partition": queue, "offset": offset,
-             "timestamp": instant(self.now_ms), "key": None, "value": body,
-             "headers": [{"key": name, "value": value} for name, value in headers]}
-        )  # fmt: skip
+            {
+                "topic": partition[0],
+                "partition": queue,
+                "offset": offset,
+                "timestamp": instant(self.now_ms),
+                "key": None,
+                "value": body,
+                "headers": [{"key": name, "value": value} for name, value in headers],
+            }
+        )
+
         return offset
 
     def next_offset(self, kind: str, queue: int) -> int:
@@ -55,11 +66,12 @@ class MemoryKafka:
 
     def take(self) -> pa.Table:
         """Returns the records that wait, as Spark's source gives them, and drops them."""
-        rows, self._waiting = self._waiting, []
+        rows = self._waiting
+        self._waiting = []
         rows.sort(key=lambda row: (row["topic"], row["partition"], row["offset"]))
         return pa.Table.from_pylist(rows, schema=KAFKA)
 
-    def places(self) -> list[Partition]:
+    def partitions(self) -> list[Partition]:
         """Returns all partitions."""
         return [
             (topic, partition)
@@ -67,13 +79,13 @@ class MemoryKafka:
             for partition in range(_PARTITIONS[kind])
         ]
 
-    def end_offsets(self, places: Iterable[Partition]) -> dict[Partition, int]:
+    def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Returns where partitions end."""
-        return {place: self._ends[place] for place in places}
+        return {partition: self._ends[partition] for partition in partitions}
 
-    def beginning_offsets(self, places: Iterable[Partition]) -> dict[Partition, int]:
+    def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Returns where partitions began: nobody reads below the committed ends."""
-        return dict.fromkeys(places, 0)
+        return dict.fromkeys(partitions, 0)
 
     def cluster_id(self) -> str:
         """Returns the id of the cluster."""

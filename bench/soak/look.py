@@ -55,13 +55,16 @@ def look(job: SoakJob, spent: Sequence[Spent], reference: Reference) -> Look:
         own_resident_bytes(),
         sum(rows.num_rows for rows in (state.halves, state.waiting, state.delayed)),
     )
+
     for table, is_log, size in _files(Path(job.lake.path)):
         (found.log_bytes if is_log else found.data_bytes)[table] += size
         (found.log_files if is_log else found.data_files)[table] += 1
+
     reader = Lake(job.lake.path)
     for table in found.data_files:
         if table:  # not the files beside the tables
             found.rows[table] = sum(file.row_count for file in files_of(reader, table))
+
     return found
 
 

@@ -75,11 +75,14 @@ class MemoryJob:
         self.lake.create(instant(START_MS))
         self.kafka = kafka
         self.now_ms = START_MS
+
         lander = MemoryLander(kafka=kafka)
         of_job = EpochSettings.of(settings, "bench", lander.parallelism)
         topics = cast(KafkaAdmin, kafka)
+
         self.epochs = EpochRunner(lander, self.lake, topics, asker, of_job, lambda: self.now_ms)
         self.epochs.resume()
+
         self._maintainer = MaintenanceScheduler(self.lake, limits, 0, p.ADMIN_TOPIC, lambda: False)
 
     def close(self) -> None:
@@ -95,11 +98,16 @@ class MemoryJob:
     def epoch(self) -> Spent | None:
         """Lets a minute pass, and lands what was sent. Output: None if nothing was to be done."""
         self.now_ms += EPOCH_MS
-        ends = self.kafka.end_offsets(self.kafka.places())
-        began, used = time.perf_counter(), time.process_time()
+        ends = self.kafka.end_offsets(self.kafka.partitions())
+
+        began = time.perf_counter()
+        used = time.process_time()
         self.epochs.prefetch_end_offsets()
         plan = self.epochs.run(ends)
-        ended, used = time.perf_counter(), time.process_time() - used
+
+        ended = time.perf_counter()
+        used = time.process_time() - used
+
         self._maintainer.after_batch(plan, _IDLE_S)
         if plan is None:
             return None

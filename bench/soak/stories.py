@@ -20,11 +20,15 @@ from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE
 from txlake import protocol as p
 
 # A half is asked about 1, 3 and 5 epochs after it was landed, and given up 2 epochs later.
-IMMUNITY_MS, CHECK_INTERVAL_MS, CHECK_MAX = EPOCH_MS, 2 * EPOCH_MS, 3
+IMMUNITY_MS = EPOCH_MS
+CHECK_INTERVAL_MS = 2 * EPOCH_MS
+CHECK_MAX = 3
 _GIVEN_UP = 12  # epochs after which a half that nobody ends is given up
 ORPHAN_EPOCHS = 10  # that an operation waits for its half
 _FAR = 1_000_000_000  # an offset that no half gets
-_WIDE, _NARROW, _QUEUE = "wide", "narrow", 5  # a queue that a new topic of 4 queues lacks
+_WIDE = "wide"
+_NARROW = "narrow"
+_QUEUE = 5  # a queue that a new topic of 4 queues lacks
 
 
 def alone(world: World) -> Story:
@@ -52,7 +56,8 @@ def unanswered(world: World) -> Story:
 
 
 def _members(world: World, size: int, count: int) -> list[Sent]:
-    id_, queue = world.new_id(), world.rng.randrange(EARLY_QUEUE)
+    id_ = world.new_id()
+    queue = world.rng.randrange(EARLY_QUEUE)
     return [
         world.half(queue=queue, id_=id_, extra={p.TRAN_SIZE: str(size), p.TRAN_SEQ: str(seq)})
         for seq in range(count)
@@ -86,7 +91,9 @@ def given_up(world: World) -> Story:
     if world.rng.random() < 0.2:
         yield 1
         world.command(p.RESEND, f"half:{half.queue}-{half.offset}")
+
     yield _GIVEN_UP
+
     what = world.one_of(nothing=4, late=2, resumed=2)
     if what == "late":
         world.end(world.one_of(COMMIT=1, ROLLBACK=1), half)
@@ -145,7 +152,8 @@ def orphan(world: World) -> Story:
 
 def early(world: World) -> Story:
     """Tells of an operation that comes before its half, whose offset is foretold."""
-    id_, offset = world.new_id(), world.foretold
+    id_ = world.new_id()
+    offset = world.foretold
     world.foretold += 1
     world.operation(p.COMMIT, EARLY_QUEUE, [offset], [id_], SHOP)
     yield 1  # the stories of an epoch go on in the order in which they began
@@ -195,7 +203,19 @@ def undeliverable(world: World) -> Story:
 # Undeliverable messages are kept for ever, on purpose. So they are told at the beginning alone.
 UNDELIVERABLE = 12
 STORIES: Mapping[Callable[[World], Story], float] = {
-    alone: 0.40, together: 0.05, unanswered: 0.08, whole_set: 0.06, part_of_a_set: 0.02,
-    given_up: 0.05, unasked: 0.02, below_the_floor: 0.04, delayed: 0.10, scheduled: 0.08,
-    orphan: 0.02, early: 0.02, strangers: 0.02, unreadable: 0.02, operator: 0.02,
-}  # fmt: skip
+    alone: 0.40,
+    together: 0.05,
+    unanswered: 0.08,
+    whole_set: 0.06,
+    part_of_a_set: 0.02,
+    given_up: 0.05,
+    unasked: 0.02,
+    below_the_floor: 0.04,
+    delayed: 0.10,
+    scheduled: 0.08,
+    orphan: 0.02,
+    early: 0.02,
+    strangers: 0.02,
+    unreadable: 0.02,
+    operator: 0.02,
+}

@@ -50,28 +50,51 @@ class World:
         return f"{self.kafka.now_ms:012x}{next(self._numbers):08x}"
 
     def half(
-        self, group: str = SHOP, queue: int | None = None, topic: str | None = None,
-        id_: str | None = None, extra: Mapping[str, str] = _NO_HEADERS,
-    ) -> Sent:  # fmt: skip
+        self,
+        group: str = SHOP,
+        queue: int | None = None,
+        topic: str | None = None,
+        id_: str | None = None,
+        extra: Mapping[str, str] = _NO_HEADERS,
+    ) -> Sent:
         """Sends a half."""
         queue = self.rng.randrange(EARLY_QUEUE) if queue is None else queue
         id_ = id_ or self.new_id()
-        values = {p.TRAN_MSG: "true", p.PGROUP: group, p.UNIQ_KEY: id_,
-                  p.REAL_TOPIC: topic or self.rng.choice(REAL_TOPICS), "kind": "soak",
-                  p.KEYS: f"key-{id_}", **extra}  # fmt: skip
+
+        values = {
+            p.TRAN_MSG: "true",
+            p.PGROUP: group,
+            p.UNIQ_KEY: id_,
+            p.REAL_TOPIC: topic or self.rng.choice(REAL_TOPICS),
+            "kind": "soak",
+            p.KEYS: f"key-{id_}",
+            **extra,
+        }
+
         return Sent(queue, self.kafka.send(HALF, queue, self.body(), encoded(values)), id_, group)
 
     def end(self, decision: str, *halves: Sent, group: str | None = None, **extra: str) -> None:
         """Sends an operation that names halves of one queue."""
         first = halves[0]
         offsets = [half.offset for half in halves]
-        self.operation(decision, first.queue, offsets, [half.id for half in halves],
-                       group or first.group, extra)  # fmt: skip
+        self.operation(
+            decision,
+            first.queue,
+            offsets,
+            [half.id for half in halves],
+            group or first.group,
+            extra,
+        )
 
     def operation(
-        self, decision: str, queue: int, offsets: Sequence[int], ids: Sequence[str], group: str,
+        self,
+        decision: str,
+        queue: int,
+        offsets: Sequence[int],
+        ids: Sequence[str],
+        group: str,
         extra: Mapping[str, str] = _NO_HEADERS,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Sends an operation."""
         headers: list[Header] = list(p.operation_headers(group, decision, ids, extra.items()))
         self.kafka.send(OP, queue, p.operation_body(offsets), headers)
@@ -128,24 +151,30 @@ class Traffic:
         """Sends what is sent in a minute, at instants from `from_ms` on."""
         kafka, rng = self._world.kafka, self._world.rng
         kafka.now_ms = from_ms
-        questions, self._questions = self._questions, []
+
+        questions = self._questions
+        self._questions = []
         for question in questions:
             self._answer(question)
+
         for story, rate in self._rates.items():  # each kind at its rate, whatever is drawn
             self._owed[story] += rate * rng.uniform(0.5, 1.5)
             while self._owed[story] >= 1:
                 self._owed[story] -= 1
                 self.begin(story(self._world), number)
+
         while self._told and self._told[0][0] <= number:
             _, order, told = heapq.heappop(self._told)
             kafka.now_ms = min(kafka.now_ms + rng.randrange(2_000), from_ms + EPOCH_MS - 1)
+
             pause = next(told, None)
             if pause is not None:
                 heapq.heappush(self._told, (number + max(1, pause), order, told))
 
     def _answer(self, question: Mapping[str, str]) -> None:
         """Answers a check as its group does."""
-        world, group = self._world, question[p.PGROUP]
+        world = self._world
+        group = question[p.PGROUP]
         decision = p.UNKNOWN
         if group == SHOP:
             decision = world.one_of(COMMIT=6, ROLLBACK=2, UNKNOWN=2)

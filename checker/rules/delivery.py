@@ -1,9 +1,13 @@
 """Where messages are delivered: the real topic, its queue and its queue offset.
 
-Order within an epoch: due delayed messages by (deliver_at, source, queue, offset), then committed
-halves by (op queue, op offset, position, TRAN_SEQ), then resumed messages by their offset in
-TRANS_UNDELIVERABLE_TOPIC. Discards have their own topic, in the order of their places. Queue
-offsets are contiguous from 0.
+Messages of an epoch are delivered in three phases:
+
+1. delayed messages that are due, by (deliver_at, source, queue, offset);
+2. committed halves, by (op queue, op offset, position, TRAN_SEQ);
+3. messages that an operator resumes, by their offset in TRANS_UNDELIVERABLE_TOPIC.
+
+Copies of discarded halves go into a topic of their own, by (queue, offset). Queue offsets are
+contiguous from 0.
 
 Source: CommitLog's queue offsets (one counter a queue); docs/protocol/rules.md "Delivery".
 """
@@ -40,6 +44,11 @@ from checker.rules.topics import auto_create
 from storage.schemas import row_keys
 from txlake.protocol import CHECK_MAX_TOPIC, UNDELIVERABLE_TOPIC
 
+# The phases of an epoch.
+_DUE = 1
+_COMMITTED = 2
+_RESUMED = 3
+
 _UNNUMBERED_ROWS = pa.schema([field for field in PLACEMENTS if field.name != "real_queue_offset"])
 _ORDERED_ROWS = pa.schema(
     [
@@ -49,7 +58,7 @@ _ORDERED_ROWS = pa.schema(
     ]
 )
 
-# Rows for delivered and undeliverable messages, but for those delivered straight from a commit.
+# A message has one placement with its reason: a resumed one that is still undeliverable has none.
 _DELIVERIES = """
 SELECT o.source, o.queue_id, o.queue_offset,
   CASE WHEN o.reason IS NULL THEN 'DELIVERED' ELSE 'UNDELIVERABLE' END AS action,
@@ -67,32 +76,37 @@ def order_messages(due_delayed: pa.Table, committed: pa.Table, resumed: pa.Table
     Output: phase, source, queue_id, queue_offset, real_topic, real_queue_id, producer_group,
     admin_offset, rank.
     """
-    by_time = [
-        to_int64(due_delayed["deliver_at"]),
-        ~to_mask(pc.equal(due_delayed["source"], "half")),
-        row_keys(due_delayed),
-    ]
+    is_schedule = ~to_mask(pc.equal(due_delayed["source"], "half"))
+    by_time = [to_int64(due_delayed["deliver_at"]), is_schedule, row_keys(due_delayed)]
+
     by_operation = [
         row_keys(committed, "op_queue_offset"),
         to_int64(committed["position"]),
         to_int64(committed["tran_seq"], null=0),
     ]
 
+    by_offset = [to_int64(resumed["undeliverable_offset"])]
+
     ordered = pa.concat_tables(
         [
-            _phase(due_delayed, by_time, phase=1, admin_offset=None),
-            _phase(committed, by_operation, phase=2, source="half", admin_offset=None),
-            _phase(resumed, [to_int64(resumed["undeliverable_offset"])], phase=3),
+            _sorted(due_delayed, by_time, phase=_DUE, admin_offset=None),
+            _sorted(committed, by_operation, phase=_COMMITTED, source="half", admin_offset=None),
+            _sorted(resumed, by_offset, phase=_RESUMED),
         ]
     )
     return ordered.append_column("rank", pa.array(np.arange(1, ordered.num_rows + 1)))
 
 
-def _phase(rows: pa.Table, keys: Sequence[Numbers], **values: Any) -> pa.Table:
-    """Returns the messages of a phase, sorted by these keys. Input: what all its messages have."""
+def _sorted(rows: pa.Table, keys: Sequence[Numbers], **values: Any) -> pa.Table:
+    """Returns the messages of a phase, sorted by these keys, the first of them first.
+
+    Input: `values`: columns that have one value in the whole phase.
+    """
     order = np.lexsort(keys[::-1])
-    if (np.diff(order) != 1).any():
+    is_sorted = (np.diff(order) == 1).all()
+    if not is_sorted:
         rows = rows.take(pa.array(order))
+
     return build_frame(_ORDERED_ROWS, rows, **values)
 
 
@@ -118,10 +132,10 @@ def deliver_messages(
     requested_topics: dict[str, int],
     parameters: Parameters,
 ) -> Delivered:
-    """Returns where messages go: those to deliver now and the copies of first discards.
+    """Returns where messages go: those to deliver now, and copies of discarded halves.
 
-    Input: the frame of `order_messages`; discarded halves with their `cause`; `requested_topics`:
-    queue counts of the topics that an operator makes in this epoch.
+    Input: the frame of `order_messages`; halves discarded for the first time, with their `cause`;
+    `requested_topics`: queue counts of the topics that an operator makes in this epoch.
     """
     if not (ordered.num_rows or discarded.num_rows or requested_topics):
         return Delivered()
@@ -146,9 +160,12 @@ def deliver_messages(
 
     placements = assign_offsets(routed, discarded, state.next_offsets)
 
+    # `outcomes` says where a message went that its commit delivered: it has no row here.
     phase = to_int64(routed["phase"])
-    reported = filter_rows(routed, (phase != 2) | is_undeliverable)
-    resumed_in_vain = filter_rows(routed.select(["admin_offset"]), (phase == 3) & is_undeliverable)
+    reported = filter_rows(routed, (phase != _COMMITTED) | is_undeliverable)
+
+    is_resumed_in_vain = (phase == _RESUMED) & is_undeliverable
+    resumed_in_vain = filter_rows(routed.select(["admin_offset"]), is_resumed_in_vain)
 
     return Delivered(
         placements=placements,
@@ -197,16 +214,18 @@ def route_messages(
     """
     topics = ordered["real_topic"].combine_chunks().dictionary_encode()
     names = topics.dictionary.to_pylist()
-    topic = topics.indices.to_numpy()
+    of_topic = topics.indices.to_numpy()
 
+    # Of each topic, then of each message.
     default = parameters.default_queue_count
-    queue_count = np.array([queue_counts.get(name, default) for name in names], np.int64)[topic]
-    exists = np.array([name in queue_counts for name in names], bool)[topic]
-    is_refused = np.array([name in refused for name in names], bool)[topic]
+    queue_count = np.array([queue_counts.get(name, default) for name in names], np.int64)[of_topic]
+    exists = np.array([name in queue_counts for name in names], bool)[of_topic]
+    is_refused = np.array([name in refused for name in names], bool)[of_topic]
 
-    requested = to_int64(ordered["real_queue_id"])
-    is_beyond = np.maximum(requested, 0) >= queue_count
-    is_beyond &= exists | parameters.auto_create_topics
+    # A topic that does not exist and may not be made has no queue count to be beyond.
+    has_queue_count = exists | parameters.auto_create_topics
+    requested = to_int64(ordered["real_queue_id"], null=-1)
+    is_beyond = has_queue_count & (np.maximum(requested, 0) >= queue_count)
 
     reason = case_when(
         [
@@ -216,11 +235,12 @@ def route_messages(
         ]
     )
 
+    # Without a requested queue messages take turns, by the offsets of their records.
     chosen = to_int64(ordered["queue_offset"]) % queue_count
     target = np.where(requested >= 0, requested, chosen).astype(np.int32)
-    return ordered.append_column("reason", reason).append_column(
-        "target_queue_id", pa.array(target)
-    )
+
+    routed = ordered.append_column("reason", reason)
+    return routed.append_column("target_queue_id", pa.array(target))
 
 
 def assign_offsets(routed: pa.Table, discarded: pa.Table, next_offsets: pa.Table) -> pa.Table:
@@ -230,7 +250,7 @@ def assign_offsets(routed: pa.Table, discarded: pa.Table, next_offsets: pa.Table
     stays where it is and has no row.
     """
     is_deliverable = to_mask(routed["reason"].is_null())
-    is_placed = is_deliverable | (to_int64(routed["phase"]) < 3)
+    is_placed = is_deliverable | (to_int64(routed["phase"]) != _RESUMED)
 
     routed = filter_rows(routed, is_placed)
     deliverable = pa.array(is_deliverable[is_placed])
@@ -265,29 +285,38 @@ def _unnumbered(rows: pa.Table, topic: Any, queue_id: Any, source: Any, reason: 
 
 
 def _number_in_queues(unnumbered: pa.Table, next_offsets: pa.Table) -> pa.Table:
-    """Returns the messages with their queue offsets, counted on in each real queue in row order."""
+    """Returns the messages with their queue offsets, sorted by queue; each queue in row order.
+
+    Offsets go on from the next offset of each queue.
+    """
+    # A queue as one number, which sorts by the topic's name and then by queue_id.
     topics = unnumbered["topic"].combine_chunks().dictionary_encode()
     names = topics.dictionary.to_pylist()
-    name_rank = np.argsort(np.argsort(names)) if names else np.array([], np.int64)
-
-    topic_rank = name_rank[topics.indices.to_numpy()]
+    rank_of_name = np.argsort(np.argsort(names)) if names else np.array([], np.int64)
+    topic_rank = rank_of_name[topics.indices.to_numpy()]
     queue = (topic_rank << 32) | to_int64(unnumbered["real_queue_id"])
+
     order = np.argsort(queue, kind="stable")
     unnumbered = unnumbered.take(pa.array(order))
     queue = queue[order]
 
+    # The rows at which a queue begins, and how many rows it has.
     starts = np.flatnonzero(np.diff(queue, prepend=-1))
     counts = np.diff(starts, append=len(queue))
 
-    counters = next_offsets.filter(pc.is_in(next_offsets["topic"], pa.array(names, pa.string())))
+    of_these = pc.is_in(next_offsets["topic"], pa.array(names, pa.string()))
     next_by_queue = {
-        (row["topic"], row["queue_id"]): row["next_offset"] for row in counters.to_pylist()
+        (row["topic"], row["queue_id"]): row["next_offset"]
+        for row in next_offsets.filter(of_these).to_pylist()
     }
-    first_rows = unnumbered.select(["topic", "real_queue_id"]).take(pa.array(starts)).to_pylist()
-    first_offsets = [
-        next_by_queue.get((row["topic"], row["real_queue_id"]), 0) for row in first_rows
-    ]
-    offsets = np.arange(len(queue)) + np.repeat(np.array(first_offsets, np.int64) - starts, counts)
+    queues = unnumbered.select(["topic", "real_queue_id"]).take(pa.array(starts)).to_pylist()
+    first_offsets = np.array(
+        [next_by_queue.get((row["topic"], row["real_queue_id"]), 0) for row in queues], np.int64
+    )
+
+    # The first row of a queue gets its next offset, the rows behind it the following ones.
+    rows = np.arange(len(queue))
+    offsets = rows + np.repeat(first_offsets - starts, counts)
 
     column = PLACEMENTS.get_field_index("real_queue_offset")
     numbered = unnumbered.add_column(column, PLACEMENTS.field(column), pa.array(offsets))

@@ -29,7 +29,7 @@ from checker.frames_ops.columns import (
 )
 from checker.frames_ops.sql import select
 from checker.rules.deadline import deadlines, is_late
-from checker.rules.decided import decided_sets_after, is_absorbed
+from checker.rules.decided_sets import decided_sets_after, is_absorbed
 from checker.rules.presence import is_below
 from checker.rules.sets import is_member, set_names
 from storage.schemas import row_keys

@@ -27,7 +27,7 @@ from checker.frames_ops.columns import (
     to_mask,
 )
 from checker.frames_ops.sql import run
-from checker.rules.decided import decided_sets
+from checker.rules.decided_sets import decided_sets
 from checker.rules.naming import VALID, VERDICT_ROWS, WAITS
 from storage.schemas import row_keys
 

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from txlake.signing import SigningKey
     from txlake.sql_inbox import SqlInbox
 
+# By module.
 _NAMES = {
     "async_consumer": ("AsyncConsumer",),
     "consume_status": ("ConsumeStatus",),
@@ -53,9 +54,20 @@ _NAMES = {
     "_consumed_message": ("ConsumedMessage",),
     "consumer": ("Consumer",),
     "errors": (
-        "ClosedError", "ConsumerError", "GroupBusyError", "LakeError", "MessageError",
-        "NoListenerError", "OffsetGapError", "OffsetOutOfRangeError", "SchemaError",
-        "SendError", "StaleGenerationError", "StoreAwayError", "TxlakeError", "UnknownTopicError",
+        "ClosedError",
+        "ConsumerError",
+        "GroupBusyError",
+        "LakeError",
+        "MessageError",
+        "NoListenerError",
+        "OffsetGapError",
+        "OffsetOutOfRangeError",
+        "SchemaError",
+        "SendError",
+        "StaleGenerationError",
+        "StoreAwayError",
+        "TxlakeError",
+        "UnknownTopicError",
     ),
     "lake_queues": ("LakeQueueCounts",),
     "listener": ("CheckedMessage", "HalfMessage", "LocalTransactionState", "TransactionListener"),
@@ -66,7 +78,7 @@ _NAMES = {
     "schedule": ("Producer",),
     "signing": ("SigningKey",),
     "sql_inbox": ("SqlInbox",),
-}  # fmt: skip
+}
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [

@@ -267,7 +267,8 @@ class CheckAnswerer:
 
         # A record can come from a partition that this very poll has assigned.
         if record is not None and not self._is_error(record):
-            partition, offset = record.partition(), record.offset()
+            partition = record.partition()
+            offset = record.offset()
             assert partition is not None  # of every record that was read
             assert offset is not None
             self._set_reading(consumer, False)
@@ -315,7 +316,8 @@ class CheckAnswerer:
         if self._is_error(record):
             return False
 
-        partition, offset = record.partition(), record.offset()
+        partition = record.partition()
+        offset = record.offset()
         assert partition is not None  # of every record that was read
         assert offset is not None
         self._done.open(partition, offset)

@@ -24,9 +24,12 @@ ADMIN_TOPIC: Final = "TXLAKE_ADMIN"
 
 # Names that are not ours: Kafka has its own topics of these, and allows none of the other two.
 _KAFKAS_OWN: Final = (
-    "__consumer_offsets", "__transaction_state", "__cluster_metadata", "__share_group_state",
+    "__consumer_offsets",
+    "__transaction_state",
+    "__cluster_metadata",
+    "__share_group_state",
     "__remote_log_metadata",
-)  # fmt: skip
+)
 NO_TOPICS: Final = (".", "..")
 
 # Real topics that the job itself writes: one queue each.
@@ -68,24 +71,63 @@ OP_TAG: Final = "d"  # RocketMQ's TransactionalMessageUtil.REMOVETAG
 # The SDK writes a half's protocol headers first and in this order; the user's headers follow. The
 # decoder reads headers by position where this order holds, and else searches them by name.
 HALF_HEADERS: Final = (
-    TRAN_MSG, PGROUP, UNIQ_KEY, REAL_TOPIC, REAL_QID, KEYS, TAGS, DELAY, DELAY_MS,
-    DELIVER_AT, CHECK_IMMUNITY, BORN_TIMESTAMP, TRAN_SIZE, TRAN_SEQ, TXV,
-)  # fmt: skip
+    TRAN_MSG,
+    PGROUP,
+    UNIQ_KEY,
+    REAL_TOPIC,
+    REAL_QID,
+    KEYS,
+    TAGS,
+    DELAY,
+    DELAY_MS,
+    DELIVER_AT,
+    CHECK_IMMUNITY,
+    BORN_TIMESTAMP,
+    TRAN_SIZE,
+    TRAN_SEQ,
+    TXV,
+)
 OP_HEADERS: Final = (
-    TAGS, PGROUP, TRAN_TYPE, UNIQ_KEY, FROM_CHECK, CHECK_ID, REMARK, ACTOR, REASON, TXV, SIG,
-)  # fmt: skip
+    TAGS,
+    PGROUP,
+    TRAN_TYPE,
+    UNIQ_KEY,
+    FROM_CHECK,
+    CHECK_ID,
+    REMARK,
+    ACTOR,
+    REASON,
+    TXV,
+    SIG,
+)
 ADMIN_HEADERS: Final = (COMMAND, TARGET, ACTOR, REASON, TXV)
 CHECK_HEADERS: Final = (
-    PGROUP, UNIQ_KEY, REAL_TOPIC, KEYS, TAGS, HALF_QUEUE_ID, HALF_QUEUE_OFFSET, CHECK_TIMES,
-    CHECK_ID, BODY_OMITTED, SIG,
-)  # fmt: skip
+    PGROUP,
+    UNIQ_KEY,
+    REAL_TOPIC,
+    KEYS,
+    TAGS,
+    HALF_QUEUE_ID,
+    HALF_QUEUE_OFFSET,
+    CHECK_TIMES,
+    CHECK_ID,
+    BODY_OMITTED,
+    SIG,
+)
 # What a published record says of itself beside the protocol's own names.
 PLACE: Final = "TXLAKE_PLACE"
 QUEUE_OFFSET: Final = "TXLAKE_QUEUE_OFFSET"
 LAKE_ID: Final = "TXLAKE_LAKE_ID"
 PUBLISHED_HEADERS: Final = (
-    QUEUE_OFFSET, PLACE, REAL_TOPIC, LAKE_ID, UNIQ_KEY, PGROUP, KEYS, TAGS,
-)  # fmt: skip
+    QUEUE_OFFSET,
+    PLACE,
+    REAL_TOPIC,
+    LAKE_ID,
+    UNIQ_KEY,
+    PGROUP,
+    KEYS,
+    TAGS,
+)
 # The protocol's own names: a header with one of these is never a property of the user's.
 RESERVED_HEADERS: Final = frozenset((*HALF_HEADERS, *OP_HEADERS, *ADMIN_HEADERS, *CHECK_HEADERS))
 # Of these, the names that no column of a message holds: a message with one keeps its headers raw.
@@ -108,8 +150,15 @@ ACCEPT_LOSS: Final = "ACCEPT_LOSS"
 MAINTAIN: Final = "MAINTAIN"
 PING: Final = "PING"
 COMMANDS: Final = (
-    RESUME, RESEND, CANCEL, CREATE_TOPIC, ALTER_TOPIC, ACCEPT_LOSS, MAINTAIN, PING,
-)  # fmt: skip
+    RESUME,
+    RESEND,
+    CANCEL,
+    CREATE_TOPIC,
+    ALTER_TOPIC,
+    ACCEPT_LOSS,
+    MAINTAIN,
+    PING,
+)
 
 # What ALTER_TOPIC can set of a topic, under Kafka's names; without a limit (`forever`) it is -1.
 RETENTION_MS: Final = "retention.ms"

@@ -24,8 +24,15 @@ _CHECK_1: Final = b"txlake check 1"
 _VERSION: Final = "2:"
 # The headers of an operation that are signed, in this order.
 _SIGNED: Final = (
-    p.PGROUP, p.TRAN_TYPE, p.UNIQ_KEY, p.FROM_CHECK, p.CHECK_ID, p.REMARK, p.ACTOR, p.REASON,
-)  # fmt: skip
+    p.PGROUP,
+    p.TRAN_TYPE,
+    p.UNIQ_KEY,
+    p.FROM_CHECK,
+    p.CHECK_ID,
+    p.REMARK,
+    p.ACTOR,
+    p.REASON,
+)
 # The headers of a check that are signed, in this order; the user's properties follow.
 _SIGNED_OF_A_CHECK: Final = tuple(name for name in p.CHECK_HEADERS if name != p.SIG)
 _Field: TypeAlias = "bytes | str | None"

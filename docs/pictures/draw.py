@@ -16,11 +16,20 @@ from typing import Final, NamedTuple
 FOLDER = Path(__file__).parent
 # Colours that colour-blind people can tell apart (Okabe and Ito), and a light tone of each.
 BLUE, ORANGE, GREEN, PINK, GREY, INK = (
-    "#0072B2", "#B56A00", "#00805E", "#A8467F", "#7a7a7a", "#222222",
-)  # fmt: skip
+    "#0072B2",
+    "#B56A00",
+    "#00805E",
+    "#A8467F",
+    "#7a7a7a",
+    "#222222",
+)
 LIGHT: Final = {
-    BLUE: "#dcebf5", ORANGE: "#fbe9cc", GREEN: "#d5efe6", PINK: "#f5e1ee", GREY: "#eeeeee",
-}  # fmt: skip
+    BLUE: "#dcebf5",
+    ORANGE: "#fbe9cc",
+    GREEN: "#d5efe6",
+    PINK: "#f5e1ee",
+    GREY: "#eeeeee",
+}
 
 
 class Point(NamedTuple):
@@ -114,17 +123,29 @@ def whole() -> str:
     drawing = Drawing(980, 475, "A half message on its way from a producer to a consumer")
     drawing.box(Point(20, 60), 170, 130, ["producer", "an application", "with a listener"], BLUE)
     drawing.box(Point(20, 260), 170, 60, ["its own database", "orders"], BLUE)
+
     topics = (
-        (60, "half topic"), (120, "op topic"), (180, "schedule topic"), (240, "admin topic"),
+        (60, "half topic"),
+        (120, "op topic"),
+        (180, "schedule topic"),
+        (240, "admin topic"),
         (300, "the group's check topic"),
-    )  # fmt: skip
+    )
     drawing.text(Point(395, 42), "Kafka", anchor="middle", weight="bold")
     for y, name in topics:
         drawing.box(Point(300, y), 190, 40, [name], ORANGE)
+
     drawing.text(Point(640, 42), "one Spark job", anchor="middle", weight="bold")
+
     drawing.box(Point(570, 60), 140, 70, ["tasks", "decode records,", "write messages"], GREEN)
-    drawing.box(Point(570, 170), 140, 110, ["driver", "decides by rules,", "commits",
-                "epoch by epoch"], GREEN)  # fmt: skip
+    drawing.box(
+        Point(570, 170),
+        140,
+        110,
+        ["driver", "decides by rules,", "commits", "epoch by epoch"],
+        GREEN,
+    )
+
     tables = (
         (60, "half, op, schedule", "what was landed"),
         (125, "outcomes, checks ...", "what was decided"),
@@ -134,30 +155,38 @@ def whole() -> str:
     drawing.text(Point(875, 42), "the lake: Delta tables", anchor="middle", weight="bold")
     for y, name, what in tables:
         drawing.box(Point(790, y), 170, 50, [name, what], PINK)
+
     drawing.box(Point(790, 340), 170, 46, ["consumers", "SQL, Spark, notebooks"], BLUE)
+
     drawing.arrow(Point(190, 80), Point(299, 80))
     drawing.text(Point(196, 72), "1 half message", size=11)
     drawing.arrow(Point(70, 190), Point(70, 259))
     drawing.text(Point(78, 229), "2 local transaction", size=11)
+
     drawing.arrow(Point(190, 140), Point(299, 140))
     drawing.text(Point(196, 132), "3 COMMIT or", size=11)
     drawing.text(Point(204, 155), "ROLLBACK", size=11)
+
     for y in (80, 140, 200, 260):
         drawing.line(Point(490, y), Point(530, y), INK)
     drawing.line(Point(530, 80), Point(530, 260), INK)
     drawing.arrow(Point(530, 95), Point(569, 95))
     drawing.arrow(Point(640, 130), Point(640, 169))
     drawing.text(Point(646, 154), "narrow rows", size=11)
+
     for y in (85, 150, 215, 280):
         drawing.arrow(Point(750, y), Point(789, y))
     drawing.line(Point(750, 85), Point(750, 280), INK)
     drawing.line(Point(710, 215), Point(750, 215), INK)
+
     drawing.arrow(Point(640, 280), Point(640, 320), Point(491, 320))
     drawing.text(Point(500, 312), "4 check: how did it end?", size=11)
     drawing.arrow(Point(300, 328), Point(230, 328), Point(230, 176), Point(191, 176))
     drawing.text(Point(120, 348), "asked only when no end came", size=11)
+
     drawing.arrow(Point(975, 215), Point(975, 363), Point(961, 363))
     drawing.line(Point(960, 215), Point(975, 215), INK)
+
     # The second way out.
     drawing.box(Point(570, 410), 140, 50, ["publisher", "txlake publish"], GREEN)
     drawing.box(Point(300, 410), 190, 50, ["Kafka topics", "orders, payments ..."], ORANGE)
@@ -167,6 +196,7 @@ def whole() -> str:
     drawing.arrow(Point(570, 435), Point(491, 435))
     drawing.arrow(Point(300, 435), Point(191, 435))
     drawing.text(Point(194, 427), "read_committed", size=11)
+
     return drawing.svg()
 
 
@@ -214,6 +244,7 @@ def epochs() -> str:
         drawing.text(Point(12, y + 12), name, weight="bold")
         drawing.text(Point(12, y + 28), what, size=10, colour=GREY)
         drawing.line(Point(225, y - 12), Point(1120, y - 12), "#dddddd")
+
     first, second = BLUE, ORANGE
     for x, text, y, colour in (
         (411, "planned row of epoch n: epoch_at and known_at are fixed", 18, first),
@@ -223,12 +254,15 @@ def epochs() -> str:
     ):
         drawing.line(Point(x, y - 8), Point(x, 340), colour, is_dashed=True)
         drawing.text(Point(x + 5, y), text, size=11, colour=colour)
+
     for left, right, y, text, colour in _BARS:
         drawing.bar(left, right, y, text, colour)
+
     drawing.arrow(Point(230, 362), Point(1120, 362))
     drawing.text(Point(1120, 380), "time", anchor="end", size=11)
     drawing.bar(230, 320, 388, "epoch n", first)
     drawing.bar(330, 420, 388, "epoch n + 1", second)
+
     drawing.text(
         Point(440, 405),
         "ask: where do Kafka's op queues end? The next micro-batch lands all of it.",
@@ -246,31 +280,42 @@ def known_at() -> str:
         (200, "epochs", "what each has landed of q"),
         (290, "known_at of q", "after each epoch"),
     )
+
     for y, name, what in lanes:
         drawing.text(Point(12, y), name, weight="bold")
         drawing.text(Point(12, y + 16), what, size=10, colour=GREY)
+
     for x, offset in ((240, 40), (330, 41), (500, 42), (560, 43), (700, 44)):
         drawing.dot(Point(x, 62), INK)
         drawing.text(Point(x, 50), str(offset), anchor="middle", size=11)
     drawing.line(Point(215, 62), Point(960, 62), "#cccccc")
+
     asks = (
-        (380, 276, "at asked_at: 42", BLUE), (530, 216, "at epoch_at: 43", BLUE),
-        (740, 216, "at asked_at: 45", ORANGE), (880, 338, "at epoch_at: 45", ORANGE),
-    )  # fmt: skip
+        (380, 276, "at asked_at: 42", BLUE),
+        (530, 216, "at epoch_at: 43", BLUE),
+        (740, 216, "at asked_at: 45", ORANGE),
+        (880, 338, "at epoch_at: 45", ORANGE),
+    )
     for x, bottom, text, colour in asks:
         drawing.line(Point(x, 140), Point(x, bottom), colour, is_dashed=True)
         drawing.dot(Point(x, 136), colour)
         drawing.text(Point(x, 122), text, anchor="middle", size=11, colour=colour)
+
     drawing.bar(392, 530, 190, "epoch 7: to 42", BLUE)
     drawing.bar(752, 880, 190, "epoch 8: to 45", ORANGE)
     drawing.bar(215, 380, 276, "known after epoch 7", BLUE)
     drawing.bar(215, 880, 312, "known after epoch 8", ORANGE)
+
     drawing.text(
-        Point(390, 294), "epoch 7 has landed all below 42, not yet all below 43", size=11,
+        Point(390, 294),
+        "epoch 7 has landed all below 42, not yet all below 43",
+        size=11,
         colour=BLUE,
-    )  # fmt: skip
+    )
+
     drawing.arrow(Point(215, 365), Point(960, 365))
     drawing.text(Point(960, 383), "time", anchor="end", size=11)
+
     drawing.text(
         Point(215, 388),
         "An answer of Kafka counts as soon as an epoch has landed all that is below it.",

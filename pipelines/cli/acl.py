@@ -93,13 +93,13 @@ def print_acls(
     )
 
     if store:
-        place = settings.lake.place()
-        click.echo(json.dumps({role: s3_policy(place, role) for role in chosen}, indent=2))
+        location = settings.lake.location()
+        click.echo(json.dumps({role: s3_policy(location, role) for role in chosen}, indent=2))
         return
 
     principal_by_name = _principals(principals, (*chosen, *groups))
     publishers = settings.publish.values()
-    rights = acls(settings.kafka, settings.lake.place().path, chosen, groups, publishers)
+    rights = acls(settings.kafka, settings.lake.location().path, chosen, groups, publishers)
     rows = [
         {**asdict(right), "principal": _principal(right, principal_by_name)} for right in rights
     ]

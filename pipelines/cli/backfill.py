@@ -99,7 +99,7 @@ def backfill(
         if files:
             register_with_spark_submit()
             identity = from_kafka.identity_from_kafka(settings)
-            result = fill(settings.lake.place(), Archive.of_files(files), identity, meter)
+            result = fill(settings.lake.location(), Archive.of_files(files), identity, meter)
         else:
             kafka = KafkaAdmin(settings, settings.kafka.topics())
             if from_time is not None:

@@ -36,14 +36,14 @@ def backup(target: str, lake_path: str | None, conf: str | None, output: str) ->
 
     lake = Lake(location_from_options(lake_path, conf))
     store = {} if conf is None else settings_of(conf).lake.store
-    place = lake_location(target, store)
+    location = lake_location(target, store)
     began = time.monotonic()
 
     with progress_bar("backup", "bytes") as meter:
-        result = back_up(lake, place, meter)
+        result = back_up(lake, location, meter)
 
     if output == "json":
-        print_json({**asdict(result), "target": place.path})
+        print_json({**asdict(result), "target": location.path})
         return
 
     copied = (
@@ -51,6 +51,6 @@ def backup(target: str, lake_path: str | None, conf: str | None, output: str) ->
         f" {readable_size(result.copied_bytes)}, in {time.monotonic() - began:.1f} s"
     )
     click.echo(
-        f"{place.path}: lake {result.lake_id} at epoch {result.epoch};"
+        f"{location.path}: lake {result.lake_id} at epoch {result.epoch};"
         f" {counted(result.tables, 'table')}; {copied}"
     )

@@ -57,7 +57,7 @@ def console(
 
     On loopback everybody may read. Anywhere else, and to write, one has to log in with the token.
     """
-    place = location_from_options(lake_path, conf)
+    location = location_from_options(lake_path, conf)
     token = _token(token_file)
     if allow_writes and (conf is None or token is None):
         raise click.UsageError(
@@ -80,15 +80,15 @@ def console(
 
     if conf is not None:
         warn_of_open_secrets(conf)
-    open_intact_lake(place)
+    open_intact_lake(location)
     queries = QueryCache()
     load_facts = partial(facts_of, settings=settings, ask=partial(queries.ask, "status"))
     hosts = frozenset({host.lower(), *(LOOPBACK if is_local else ()), *map(str.lower, names)})
 
     with listen(host, port) as listener:
         site = ConsoleContext(
-            path=place.path,
-            open_lake=lambda: open_intact_lake(place),
+            path=location.path,
+            open_lake=lambda: open_intact_lake(location),
             load_facts=load_facts,
             settings=settings,
             token=token,

@@ -34,7 +34,7 @@ def list_losses(conf: str, output: str) -> None:
     from pipelines.operate.losses import losses as losses_of
 
     settings = settings_of(conf)
-    rows = [_row(loss) for loss in losses_of(settings, open_intact_lake(settings.lake.place()))]
+    rows = [_row(loss) for loss in losses_of(settings, open_intact_lake(settings.lake.location()))]
     print_list(_COLUMNS, rows, len(rows), output, _NONE)
 
 

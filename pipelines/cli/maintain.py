@@ -95,14 +95,14 @@ def _run(writing: WriteOptions) -> None:
     from storage.maintenance.limits import StepResult
     from storage.maintenance.maintenance import Maintenance
 
-    place = writing.lake.place
-    lock = LakeLock(place, f"{socket.gethostname()}:{os.getpid()}:txlake maintain")
+    location = writing.lake.location
+    lock = LakeLock(location, f"{socket.gethostname()}:{os.getpid()}:txlake maintain")
 
     started_s = time.monotonic()
     result = StepResult()
     try:
-        with changing(place):
-            lake = Lake(place, is_driver=True)
+        with changing(location):
+            lake = Lake(location, is_driver=True)
 
             progress = read_progress(lake)
             require_intact(lake, progress, is_exclusive=True)

@@ -44,20 +44,21 @@ def options_as(name: str, kind: type[Any], *options: Command) -> Command:
     def decorate(command: Command) -> Any:
         @wraps(command)
         def run(**values: Any) -> None:
-            options_value = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
+            option_values = {field.name: values.pop(field.name) for field in fields(kind)}
 
-            command(**{name: options_value}, **values)
+            command(**{name: kind(**option_values)}, **values)
 
         return stack_options(*options)(run)
 
     return decorate
 
 
-class _Named(click.Option):
-    """An option that names a lake or its job; a variable stands for it if no option names one.
+class _LakeOption(click.Option):
+    """An option that names a lake, or the settings of its job.
 
-    `others`: other parameters of the command that name a lake. The command line goes before all
-    variables, and TXLAKE_CONF before TXLAKE_LAKE: the lake of a command is named once.
+    Without it its environment variable counts, unless the lake is named otherwise: by another
+    option on the command line, or by TXLAKE_CONF, which goes before TXLAKE_LAKE.
+    `others`: the other parameters of the command that name a lake.
     """
 
     def __init__(self, *args: Any, others: tuple[str, ...], **kwargs: Any) -> None:
@@ -69,20 +70,29 @@ class _Named(click.Option):
     ) -> tuple[Any, ParameterSource]:
         """Returns the value and its source."""
         value, source = super().consume_value(ctx, opts)
-        is_named = any(isinstance(opts.get(name), str | tuple | list) for name in self._others)
-        gives_way = self.envvar == LAKE_VARIABLE and bool(os.environ.get(CONF_VARIABLE))
+        if source is not ParameterSource.ENVIRONMENT:
+            return value, source
 
-        if source is ParameterSource.ENVIRONMENT and (is_named or gives_way):
+        has_other_option = any(
+            isinstance(opts.get(name), str | tuple | list) for name in self._others
+        )
+        has_conf_variable = self.envvar == LAKE_VARIABLE and bool(os.environ.get(CONF_VARIABLE))
+
+        if has_other_option or has_conf_variable:
             return None, ParameterSource.DEFAULT
         return value, source
 
 
 def conf_of(text: str, *, others: tuple[str, ...] = ("lake_path",), **more: Any) -> Command:
-    """Returns the option `--conf`. Input: its help; the other parameters that name a lake."""
+    """Returns the option `--conf` with this help.
+
+    Input: `others`: the other parameters of the command that name a lake; `more`: arguments of
+    `click.option`.
+    """
     more.setdefault("type", click.Path(dir_okay=False))
     return click.option(
         "--conf",
-        cls=_Named,
+        cls=_LakeOption,
         others=others,
         envvar=CONF_VARIABLE,
         show_envvar=True,
@@ -91,14 +101,14 @@ def conf_of(text: str, *, others: tuple[str, ...] = ("lake_path",), **more: Any)
     )
 
 
-def refuse_if(wrong: Mapping[str, bool]) -> None:
+def refuse_if(conditions: Mapping[str, bool]) -> None:
     """Raises click's usage error with the first sentence whose condition holds."""
-    for sentence, holds in wrong.items():
+    for sentence, holds in conditions.items():
         if holds:
             raise click.UsageError(sentence)
 
 
-# A command prints JSON.
+# For a command that prints one thing, as text or as JSON.
 output_option = click.option(
     "-o",
     "--output",
@@ -107,7 +117,7 @@ output_option = click.option(
     show_default=True,
     help="For people or for programs.",
 )
-# A command prints its rows for people or for programs.
+# For a command that prints rows, as a table or in a format for programs.
 rows_option = click.option(
     "-o",
     "--output",
@@ -116,24 +126,24 @@ rows_option = click.option(
     show_default=True,
     help="For people, or for programs.",
 )
-# A command limits its list.
+# For a command that prints the first rows of a list.
 limit_option = click.option(
     "--limit", type=click.IntRange(1), default=100, show_default=True, help="Rows to show."
 )
-# A command that writes gets the job's settings: lake and Kafka.
+# For a command that needs the lake and Kafka.
 conf_option = conf_of("The job's settings, as conf/local.toml.", required=True)
-# A command gets its lake, directly or by the job's settings.
+# For a command that reads a lake: it is named directly, or by the job's settings.
 lake_option = click.option(
     "--lake",
     "lake_path",
-    cls=_Named,
+    cls=_LakeOption,
     others=("conf",),
     envvar=LAKE_VARIABLE,
     show_envvar=True,
     help="Where the lake is: a folder, or s3://...",
 )
 lake_options = stack_options(lake_option, conf_of("The job's settings: they name the lake."))
-# A command filters the messages that it lists.
+# For a command that lists messages.
 list_options = stack_options(
     click.option("--topic", help="Only messages for this topic."),
     click.option("--group", help="Only messages of this producer group."),
@@ -151,8 +161,9 @@ def settings_of(conf: str) -> Settings:
 
 
 def location_from_options(lake_path: str | None, conf: str | None) -> LakeLocation:
-    """Returns the location in the options; if both are given, `--conf` has the store's access.
+    """Returns the location of the lake that the options name.
 
+    If both options are given, `--lake` has the path, and `--conf` the access to its object store.
     Errors: LakeError, SettingsError; click's usage error without an option.
     """
     from storage.files.location import lake_location
@@ -175,16 +186,17 @@ def open_lake(lake_path: str | None, conf: str | None) -> Lake:
     return open_intact_lake(location_from_options(lake_path, conf))
 
 
-def open_intact_lake(place: LakeLocation) -> Lake:
-    """Returns a lake whose own tables hold all committed rows.
+def open_intact_lake(location: LakeLocation) -> Lake:
+    """Returns a lake after checking that its tables hold all committed rows.
 
+    The tables of topics are not checked.
     Errors: LakeError.
     """
     from storage.lake.integrity import require_readable
     from storage.lake.lake import Lake
 
-    lake = Lake(place)
-    lake.lake_id()
+    lake = Lake(location)
+    lake.lake_id()  # refuses what is not a lake, or a lake of another version
     require_readable(lake)
     return lake
 
@@ -203,9 +215,10 @@ def print_list(
     nothing: str,
     hidden_columns: Sequence[str] = (),
 ) -> None:
-    """Prints the first of `count` rows; a table without rows is the sentence `nothing`.
+    """Prints the rows of a list, and how many more there are.
 
-    Input: `hidden_columns`: columns that a table leaves out.
+    Input: `count`: the rows of the whole list; `nothing`: the sentence instead of a table without
+    rows; `hidden_columns`: the columns that a table leaves out, and formats for programs have.
     """
     if output == TABLE and not rows:
         click.echo(nothing)

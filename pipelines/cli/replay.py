@@ -78,7 +78,7 @@ def replay(
         }
     )
 
-    place = location_from_options(lake_path, conf)
+    location = location_from_options(lake_path, conf)
     register_with_spark_submit()
 
     from pipelines.progress import progress_bar
@@ -88,19 +88,19 @@ def replay(
 
     with progress_bar("replay", "records") as meter:
         if is_verify:
-            verified = verify(place, *epochs, progress=meter)
+            verified = verify(location, *epochs, progress=meter)
         elif into is not None:
             identity = None
             store = {}
             if conf is not None:
                 settings = settings_of(conf)
                 store = settings.lake.store
-                identity = _identity(place, settings) if one_batch else None
+                identity = _identity(location, settings) if one_batch else None
 
             target = lake_location(into, store)
-            rebuilt = rebuild(place, target, one_batch, epochs[1], identity, meter)
+            rebuilt = rebuild(location, target, one_batch, epochs[1], identity, meter)
         else:
-            answer = run_what_if(place, dict(map(_parse_override, changes)), progress=meter)
+            answer = run_what_if(location, dict(map(_parse_override, changes)), progress=meter)
 
     if is_verify:
         _print_verified(verified, output)
@@ -110,7 +110,7 @@ def replay(
         _print_what_if(answer, output)
 
 
-def _identity(place: LakeLocation, settings: Settings) -> Identity:
+def _identity(location: LakeLocation, settings: Settings) -> Identity:
     """Returns the identity of a lake's log: from its epochs, or else from Kafka."""
     from pipelines.errors import StartError
     from pipelines.replay.from_kafka import identity_from_kafka
@@ -118,7 +118,7 @@ def _identity(place: LakeLocation, settings: Settings) -> Identity:
     from storage.lake.lake import Lake
 
     try:
-        return identity_of(Lake(place))
+        return identity_of(Lake(location))
     except StartError:
         return identity_from_kafka(settings)
 

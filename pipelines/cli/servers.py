@@ -24,7 +24,7 @@ ID_VARIABLE = "TXLAKE_STORE_ACCESS_KEY_ID"
 SECRET_VARIABLE = "TXLAKE_STORE_SECRET_ACCESS_KEY"  # noqa: S105
 
 
-def _port(default: int) -> Callable[..., Any]:
+def _port_option(default: int) -> Callable[..., Any]:
     """Returns the option for a server's port."""
     return click.option(
         "--port",
@@ -36,7 +36,7 @@ def _port(default: int) -> Callable[..., Any]:
 
 
 @click.command()
-@_port(9092)
+@_port_option(9092)
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
@@ -47,17 +47,16 @@ def _port(default: int) -> Callable[..., Any]:
 def broker(port: int, data_dir: Path) -> None:
     """Run a Kafka broker on loopback until Ctrl-C or SIGTERM."""
     server = Broker(data_dir, port=port)
-    _run_until_stopped(
-        server,
-        lambda: click.echo(
-            f"Kafka answers at {server.bootstrap_servers}\n"
-            f"its data and log are in {server.data_folder}; stop it with Ctrl-C"
-        ),
-    )
+
+    def print_help() -> None:
+        click.echo(f"Kafka answers at {server.bootstrap_servers}")
+        click.echo(f"its data and log are in {server.data_folder}; stop it with Ctrl-C")
+
+    _run_until_stopped(server, print_help)
 
 
 @click.command()
-@_port(9000)
+@_port_option(9000)
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
@@ -131,13 +130,14 @@ def _run_until_stopped(server: LocalServer, on_start: Callable[[], None]) -> Non
     Input: `on_start` prints the help for the user, once the server answers.
     Errors: ServerError, JarError, JavaError.
     """
-    ended = threading.Event()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda *_: ended.set())
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
 
     with server:
         on_start()
-        while not ended.wait(0.5):
+        while not stopped.wait(0.5):
             if not server.is_running():
                 raise server.ERROR(f"the {server.NAME} ended by itself: read {server.log_path}")
+
     click.echo("stopped; its data is kept")

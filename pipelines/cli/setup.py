@@ -77,16 +77,17 @@ def doctor(conf: str | None) -> None:
     If not, it says what to do. With --conf it says, too, which driver of the lake is active and
     which stand by.
     """
+    all_findings = list(findings())
+    if conf is not None:
+        all_findings += driver_findings(conf)
 
     table = Table("", "what", "found", "what to do")
-    sound = True
-    for finding in (*findings(), *(() if conf is None else driver_findings(conf))):
-        sound = sound and finding.is_sound
+    for finding in all_findings:
         mark = "[green]ok[/]" if finding.is_sound else "[red]not[/]"
         table.add_row(mark, finding.part, escape(finding.state), escape(finding.to_do))
 
     Console().print(table)
-    if not sound:
+    if not all(finding.is_sound for finding in all_findings):
         raise click.exceptions.Exit(1)
 
 
@@ -119,9 +120,8 @@ def findings() -> Iterator[Finding]:
     for jar_set in (*jar_lock.JAR_SETS, *filter(jar_lock.is_fetched, jar_lock.OPTIONAL_SETS)):
         part = f"jars: {jar_set}"
         try:
-            yield Finding(
-                True, part, f"{len(jar_lock.jar_paths(jar_set))} in {jar_lock.cache_folder()}"
-            )
+            count = len(jar_lock.jar_paths(jar_set))
+            yield Finding(True, part, f"{count} in {jar_lock.cache_folder()}")
         except jar_lock.JarError as error:
             yield Finding(False, part, "missing or broken", str(error))
 
@@ -133,7 +133,7 @@ def driver_findings(conf: str) -> Iterator[Finding]:
     settings = settings_of(conf)
     part = "driver"
     try:
-        drivers = DriverGroup(settings.kafka, settings.lake.place().path).describe()
+        drivers = DriverGroup(settings.kafka, settings.lake.location().path).describe()
     except JobError as error:
         yield Finding(False, part, "not known", str(error))
         return

@@ -149,7 +149,7 @@ def _kafka_facts(settings: Settings, lake: LakeFacts) -> KafkaFacts:
         behind = None
 
     waiting = [group["producer_group"] for group in lake.groups if group["pending"]]
-    drivers = DriverGroup(settings.kafka, settings.lake.place().path).describe()
+    drivers = DriverGroup(settings.kafka, settings.lake.location().path).describe()
 
     return KafkaFacts(
         start_trouble=trouble,

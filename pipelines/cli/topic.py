@@ -26,8 +26,8 @@ from txlake.protocol import (
     matches,
 )
 
-# A command gets the retention of a topic.
-_retention = stack_options(
+# For a command that sets the retention of a topic.
+_retention_options = stack_options(
     click.option(
         "--retention",
         "retention_ms",
@@ -124,7 +124,7 @@ def read(
 @topic.command()
 @click.argument("name")
 @click.option("--queues", type=click.IntRange(1, 10_000), required=True, help="Never fewer.")
-@_retention
+@_retention_options
 @write_options
 def create(
     name: str,
@@ -137,16 +137,18 @@ def create(
     if not matches(TOPIC_PATTERN, name):
         raise click.UsageError(f"{name!r} is no name of a topic: {TOPIC_PATTERN} is allowed")
 
-    targets = _configs(name, retention_ms, retention_bytes, writing)
+    targets = _retention_targets(name, retention_ms, retention_bytes, writing)
     writing.command(CREATE_TOPIC, str(TopicTarget(name, queues)))
 
-    for config in targets if not writing.dry_run else ():
-        writing.command(ALTER_TOPIC, config)
+    # A dry run would try ALTER_TOPIC on a topic that does not exist yet.
+    if not writing.dry_run:
+        for target in targets:
+            writing.command(ALTER_TOPIC, target)
 
 
 @topic.command()
 @click.argument("name")
-@_retention
+@_retention_options
 @write_options
 def alter(
     name: str, retention_ms: int | None, retention_bytes: int | None, writing: WriteOptions
@@ -157,7 +159,7 @@ def alter(
     """
     from pipelines.health.topics import require_topic
 
-    targets = _configs(name, retention_ms, retention_bytes, writing)
+    targets = _retention_targets(name, retention_ms, retention_bytes, writing)
     if not targets:
         raise click.UsageError("name --retention, --retention-bytes, or both")
 
@@ -166,14 +168,15 @@ def alter(
         writing.command(ALTER_TOPIC, target)
 
 
-def _configs(
+def _retention_targets(
     name: str, retention_ms: int | None, retention_bytes: int | None, writing: WriteOptions
 ) -> list[str]:
-    """Returns the targets of ALTER_TOPIC."""
+    """Returns the targets of ALTER_TOPIC, one for each retention that is not None."""
     from pipelines.operate.topics import topic_limits
 
     try:
         targets = topic_limits(writing.settings, name, retention_ms, retention_bytes)
     except OperatorError as error:
         raise click.UsageError(f"--retention: {error}") from error
+
     return [str(target) for target in targets]

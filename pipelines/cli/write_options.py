@@ -51,7 +51,7 @@ class WriteOptions:
     @cached_property
     def lake(self) -> Lake:
         """Returns the lake of the settings."""
-        return open_intact_lake(self.settings.lake.place())
+        return open_intact_lake(self.settings.lake.location())
 
     @cached_property
     def actor_and_reason(self) -> tuple[str, str]:

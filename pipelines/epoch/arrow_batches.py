@@ -52,9 +52,9 @@ def _open_arrow_socket(frame: DataFrame) -> tuple[Any, Any, Any]:
 
     remaining = _OPENINGS
     while True:
-        place, server = spark_private.serve_rows(frame)
+        address, server = spark_private.serve_rows(frame)
         try:
-            return *spark_private.connect_to_rows(place), server
+            return *spark_private.connect_to_rows(address), server
         except (PySparkRuntimeError, EOFError) as error:
             remaining -= 1
             if not remaining:

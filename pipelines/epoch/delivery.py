@@ -19,7 +19,7 @@ from storage.schemas import row_keys
 from storage.tasks.arrow_bytes import as_bytes
 from storage.tasks.deliver import Delivery, LandedFiles, deliver
 from storage.tasks.file_buffer import Files, merge_files
-from storage.tasks.in_spark import FILES_IN_SPARK, DeliverTask, read_files
+from storage.tasks.in_spark import FILES_DDL, DeliverTask, read_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,14 +42,14 @@ class MessageDelivery:
         if self.spark is None or tasks == 0:
             return deliver(delivery, lake, lake.opened)
 
-        files = LandedFiles(lake.place, _files(lake, delivery.placements))
+        files = LandedFiles(lake.location, _files(lake, delivery.placements))
         slices = [[as_bytes(part)] for part in _split(delivery.placements, tasks)]
         rows = pa.table({"placements": pa.chunked_array(slices)})
         frame = self.spark.createDataFrame(rows)  # each chunk becomes a partition
 
         task = DeliverTask(replace(delivery, placements=PLACEMENTS.empty_table()), files)
         with job_description(self.spark, delivery.epoch, "deliver", len(slices)):
-            batches = arrow_batches(frame.mapInArrow(task, FILES_IN_SPARK))
+            batches = arrow_batches(frame.mapInArrow(task, FILES_DDL))
             return merge_files(map(read_files, batches))
 
 

@@ -31,7 +31,7 @@ from storage.tasks.kafka_reader import (
     UnreadRecordsError,
     read_records,
 )
-from storage.tasks.land import LANDED_IN_SPARK, TOO_MUCH, Landing, read_landed
+from storage.tasks.land import LANDED_DDL, TOO_MUCH, Landing, read_landed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -134,7 +134,7 @@ def land(
     KafkaAwayError.
     """
     task = LandTask(landing, source, shares_of(ranges, tasks))
-    landed = spark.range(0, tasks, 1, tasks).mapInArrow(task, LANDED_IN_SPARK)
+    landed = spark.range(0, tasks, 1, tasks).mapInArrow(task, LANDED_DDL)
 
     with job_description(spark, landing.epoch, "land", tasks):
         try:
@@ -166,7 +166,7 @@ def _raise_known(error: Exception, landing: Landing) -> None:
     if TOO_MUCH in str(error):
         raise LargeEpochError(
             f"epoch {landing.epoch}: a task would hand back texts of more than "
-            f"{landing.narrow_bytes_max} bytes to the driver; give the JVM more memory, or "
+            f"{landing.driver_bytes_max} bytes to the driver; give the JVM more memory, or "
             "lower max_offsets_per_trigger"
         ) from None
 

@@ -109,7 +109,7 @@ class Planner:
     ) -> tuple[dict[int, int], dict[int, int]]:
         """Returns `known_at` and `halves_known_at` of each queue."""
         topics = self._settings.limits.topics
-        landed = {r.place: r.to_offset for r in ranges}
+        landed = {r.topic_partition: r.to_offset for r in ranges}
         known_before = {} if last is None else last.known_at
         halves_known_before = {} if last is None else last.halves_known_at
 
@@ -136,11 +136,13 @@ def _samples(
     epoch_at: int, ends_queried_at: int | None, ranges: tuple[Range, ...]
 ) -> tuple[EndOffsetSample, ...]:
     """Returns Kafka's end offsets for an epoch: before the batch was cut, and at `epoch_at`."""
-    at_epoch = EndOffsetSample(epoch_at, {r.place: r.end_offset for r in ranges})
+    at_epoch = EndOffsetSample(epoch_at, {r.topic_partition: r.end_offset for r in ranges})
     if ends_queried_at is None:
         return (at_epoch,)
 
-    prefetched = {r.place: r.asked_end_offset for r in ranges if r.asked_end_offset is not None}
+    prefetched = {
+        r.topic_partition: r.asked_end_offset for r in ranges if r.asked_end_offset is not None
+    }
     return EndOffsetSample(ends_queried_at, prefetched), at_epoch
 
 

@@ -16,7 +16,7 @@ from pipelines.epoch.recorded_state import topics_before
 from pipelines.epoch.signatures import verify_signatures
 from pipelines.errors import StartError
 from storage import schemas
-from storage.lake.epochs import Place, Plan
+from storage.lake.epochs import Partition, Plan
 from storage.lake.lake import Lake
 from storage.rows import to_rows
 from storage.tasks.land import PAYLOAD_COLUMNS, Landing
@@ -44,14 +44,15 @@ def adopt_rule_version(lake: Lake, plan: Plan) -> Plan:
     return replace(plan, rule_version=RULE_VERSION)
 
 
-def next_offsets(lake: Lake, plan: Plan) -> dict[Place, int]:
+def next_offsets(lake: Lake, plan: Plan) -> dict[Partition, int]:
     """Returns the offset of each partition that Kafka must still have to finish a planned epoch.
 
     Topics that are landed go on behind the epoch.
     """
     landed_topics = {plan.topics[kind] for kind in KINDS if lake.has_epoch(kind, plan.epoch)}
     return {
-        r.place: r.to_offset if r.topic in landed_topics else r.from_offset for r in plan.ranges
+        r.topic_partition: r.to_offset if r.topic in landed_topics else r.from_offset
+        for r in plan.ranges
     }
 
 
@@ -60,7 +61,7 @@ def reload_batch(
     lake: Lake,
     plan: Plan,
     settings: EpochSettings,
-    present: Callable[[Mapping[Place, range]], dict[Place, range]],
+    present: Callable[[Mapping[Partition, range]], dict[Partition, range]],
 ) -> Batch:
     """Returns a plan's records, from tables that hold the epoch, else landed again from Kafka.
 
@@ -71,7 +72,7 @@ def reload_batch(
     missing_topics = {topic for kind, topic in limits.topics.items() if kind not in landed_kinds}
     offset_ranges = present(
         {
-            r.place: range(r.from_offset, r.to_offset)
+            r.topic_partition: range(r.from_offset, r.to_offset)
             for r in plan.ranges
             if r.topic in missing_topics
         }
@@ -80,7 +81,7 @@ def reload_batch(
 
     count = sum(map(len, offset_ranges.values()))
     if count:
-        landing = Landing(lake.place, plan.epoch, limits)
+        landing = Landing(lake.location, plan.epoch, limits)
         tasks = settings.sizes.landing_tasks(count)
         batch = lander.land(offset_ranges, landing, settings.source, tasks)
 

@@ -142,7 +142,7 @@ class EpochRunner:
             lake, asker, settings.sizes, MessageDelivery(lander.spark), self._listener
         )
 
-        self.place = lake.place
+        self.location = lake.location
         self.own_pings = OwnPings()
         self._warm_up: Thread | None = None
 
@@ -196,7 +196,7 @@ class EpochRunner:
 
     def warm_up(self) -> None:
         """Prepares Spark for a landing, in a thread beside the other steps of a start."""
-        landing = Landing(self._lake.place, 0, self._settings.limits)
+        landing = Landing(self._lake.location, 0, self._settings.limits)
         tasks = self._settings.sizes.spark_tasks(0)
         self._warm_up = Thread(
             target=self._lander.warm_up, args=(landing, tasks), name="txlake-warm-up", daemon=True
@@ -210,9 +210,9 @@ class EpochRunner:
         """
         return self._kafka.start_offsets(self.progress.landed())
 
-    def begins(self, place: Partition, landed: int) -> int:
+    def begins(self, partition: Partition, landed: int) -> int:
         """Returns the next offset to land of a partition, behind an accepted loss."""
-        return self._kafka.begins(place, landed)
+        return self._kafka.begins(partition, landed)
 
     def check_identity(self, plan: Plan | None) -> None:
         """Compares the Kafka cluster and topics with those of a plan. Errors: LostInputError."""
@@ -269,7 +269,9 @@ class EpochRunner:
         Input: `present`: the offsets that are not accepted as lost.
         """
         settings = self._settings
-        landing = Landing(self._lake.place, epoch, settings.limits, settings.intake.narrow_bytes)
+        landing = Landing(
+            self._lake.location, epoch, settings.limits, settings.intake.driver_bytes_max
+        )
         tasks = settings.sizes.landing_tasks(sum(map(len, present.values())))
         batch = self._lander.land(present, landing, settings.source, tasks)
 

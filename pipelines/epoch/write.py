@@ -157,7 +157,7 @@ class EpochWriter:
             future.result()
 
         delivery = Delivery(
-            self.lake.place, self.plan.epoch, self.plan.epoch_at, placements, tables, self.due
+            self.lake.location, self.plan.epoch, self.plan.epoch_at, placements, tables, self.due
         )
         tasks = self.sizes.delivery_tasks(placements.num_rows)
         files = self.deliverer.deliver(self.lake, delivery, tasks)

@@ -166,7 +166,7 @@ def _blocking_operation(unit: Unit, first: Row, rollback: Row) -> str | None:
 def _unread_operations(unit: Unit, newest: Plan) -> Iterator[Reason]:
     """Returns the number of operations of the queue that the job has still to read."""
     for r in newest.ranges:
-        if r.place == (newest.topics[OP], unit.queue_id) and r.end_offset > r.to_offset:
+        if r.topic_partition == (newest.topics[OP], unit.queue_id) and r.end_offset > r.to_offset:
             text = (
                 f"op queue {unit.queue_id} is landed up to offset {r.to_offset} and Kafka had "
                 f"{r.end_offset} at epoch_at of epoch {newest.epoch}: "

@@ -80,10 +80,10 @@ class LakeRows:
 
 def to_dicts(rows: pa.Table) -> list[Row]:
     """Returns rows as dicts, instants in ms."""
-    for place, column in enumerate(rows.schema):
+    for index, column in enumerate(rows.schema):
         if pa.types.is_timestamp(column.type):
             ms = rows[column.name].cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
-            rows = rows.set_column(place, column.name, ms)
+            rows = rows.set_column(index, column.name, ms)
 
     dicts: list[Row] = rows.to_pylist()
     return dicts

@@ -312,6 +312,7 @@ def _placement_event(unit: Unit, row: Row, kind: str, topic: str) -> Event:
     )
     if unit.lake_rows.is_deleted(table, row["epoch"]):
         text += rule_texts.DELETED
+
     return _event(
         unit,
         row,

@@ -61,7 +61,8 @@ def no_epoch(facts: Facts) -> list[str]:
 
 def lag(facts: Facts) -> list[str]:
     """The oldest record that is not landed has waited for LAG_MS."""
-    behind, waiting = facts.lag_ms, facts.records_waiting or 0
+    behind = facts.lag_ms
+    waiting = facts.records_waiting or 0
     if behind is None or behind < LAG_MS:
         return []
 
@@ -183,7 +184,7 @@ def publisher_gone(facts: Facts) -> list[str]:
         for publisher in facts.publishers or ()
         if publisher.active is None
         and publisher.stop is None
-        and publisher.trouble is None
+        and publisher.unknown_reason is None
         and _is_behind(facts, publisher, facts.limits.publisher_gone_ms)
     ]
 
@@ -203,9 +204,9 @@ def publisher_lag(facts: Facts) -> list[str]:
 def publisher_unknown(facts: Facts) -> list[str]:
     """The Kafka that a publisher writes to does not tell how far it is."""
     return [
-        f"nobody knows how far publisher {publisher.publisher} is: {publisher.trouble}"
+        f"nobody knows how far publisher {publisher.publisher} is: {publisher.unknown_reason}"
         for publisher in facts.publishers or ()
-        if publisher.trouble is not None
+        if publisher.unknown_reason is not None
     ]
 
 

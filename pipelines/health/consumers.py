@@ -165,8 +165,8 @@ def _delivered_at(
 
     # Rows of old epochs are deleted: then `stored_at`, which is earlier, stands for `epoch_at`.
     return {
-        place: int(epoch_at.get(message["epoch"]) or message["stored_at"])
-        for place, message in messages.items()
+        key: int(epoch_at.get(message["epoch"]) or message["stored_at"])
+        for key, message in messages.items()
     }
 
 

@@ -257,7 +257,7 @@ def _recent_discards(lake: Lake, epoch: int, now_ms: int) -> int:
 
 def _disk(lake: Lake) -> tuple[int | None, int | None]:
     """Returns the free bytes and all bytes of the lake's disk; None if they are not known."""
-    if not lake.place.is_local:
+    if not lake.location.is_local:
         return None, None
 
     try:

@@ -58,7 +58,7 @@ def topic_lags(settings: Settings, last: Plan | None) -> list[TopicLag]:
             "check bootstrap_servers"
         )
 
-    ends = kafka.end_offsets(kafka.places())
+    ends = kafka.end_offsets(kafka.partitions())
     next_offsets = {} if last is None else last.landed()
     first = kafka.beginning_offsets(
         partition for partition in ends if partition not in next_offsets

@@ -147,7 +147,7 @@ def _refused(lake: LakeFacts) -> str:
 
 
 def _publisher(publisher: PublisherStatus, now_ms: int) -> str:
-    if publisher.trouble is not None:
+    if publisher.unknown_reason is not None:
         return f"{publisher.publisher}: {_NOT_KNOWN}"
 
     text = f"{publisher.publisher}: {_since(publisher.lag, publisher.oldest_at, now_ms)}"
@@ -162,13 +162,13 @@ def publisher_rows(facts: Facts) -> list[dict[str, Any]]:
     return [
         {
             "publisher": publisher.publisher,
-            "lag": None if publisher.trouble else publisher.lag,
+            "lag": None if publisher.unknown_reason else publisher.lag,
             "oldest_at": publisher.oldest_at,
             "active": publisher.active,
             "standby": list(publisher.standbys),
             "stopped_at": None if publisher.stop is None else publisher.stop.at,
             "cause": None if publisher.stop is None else publisher.stop.cause,
-            "reason": publisher.trouble if publisher.stop is None else publisher.stop.reason,
+            "reason": publisher.unknown_reason if publisher.stop is None else publisher.stop.reason,
         }
         for publisher in facts.publishers or ()
     ]

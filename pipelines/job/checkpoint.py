@@ -18,19 +18,19 @@ _RUN = re.compile("run-[0-9a-f]{12}")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # reported as errors of the disk
 
 
-def checkpoint_folder(configured: str, place: LakeLocation, lake_id: str) -> Path:
+def checkpoint_folder(configured: str, location: LakeLocation, lake_id: str) -> Path:
     """Returns the checkpoint's folder: the configured one, else in the lake or in TMPDIR.
 
     It is in TMPDIR if the lake is in a store.
     """
     if configured:
         return Path(configured)
-    if place.is_local:
-        return Path(place.path, "_checkpoint")
+    if location.is_local:
+        return Path(location.path, "_checkpoint")
     return Path(tempfile.gettempdir(), f"txlake-checkpoint-{lake_id}")
 
 
-def require_folder(configured: str, place: LakeLocation) -> None:
+def require_folder(configured: str, location: LakeLocation) -> None:
     """Makes the checkpoint's folder, if one is configured, and checks that it can be ours.
 
     Each start deletes the files in it, and a lake's maintenance those in the lake.
@@ -41,7 +41,7 @@ def require_folder(configured: str, place: LakeLocation) -> None:
 
     folder = Path(configured)
     lake = _lake_around(folder)
-    if lake is not None and folder.resolve() != checkpoint_folder("", place, "").resolve():
+    if lake is not None and folder.resolve() != checkpoint_folder("", location, "").resolve():
         raise StartError(
             f"[stream] checkpoint = {configured!r} lies in the lake {lake}: name a folder outside, "
             "or leave the setting empty"

@@ -96,7 +96,7 @@ class Driver:
 
         Errors: JobError, LakeError, JavaError, JarError, SettingsError: one sentence each.
         """
-        lake = Lake(self._settings.lake.place(), is_driver=True)
+        lake = Lake(self._settings.lake.location(), is_driver=True)
         try:
             require_startable(self._settings)
             with self._reporter.serving():
@@ -121,7 +121,7 @@ class Driver:
         if not backoff.until_done(lake.check):
             return
 
-        lock = DriverLock(lake.place, self.owner, self._stop)
+        lock = DriverLock(lake.location, self.owner, self._stop)
         election = Election(settings.kafka, lake.path, self.owner)
         self._election = election
         try:

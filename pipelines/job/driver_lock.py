@@ -27,8 +27,8 @@ _PAUSE_S = 0.1
 class DriverLock:
     """A driver's lock on one lake."""
 
-    def __init__(self, place: LakeLocation, owner: str, stop: threading.Event) -> None:
-        self._place = place
+    def __init__(self, location: LakeLocation, owner: str, stop: threading.Event) -> None:
+        self._location = location
         self._owner = owner
         self._stop = stop
         self._lock: LakeLock | None = None
@@ -38,7 +38,7 @@ class DriverLock:
 
         Errors: LakeLockedError naming the process that has it.
         """
-        self._lock = self._lock or LakeLock(self._place, self._owner)
+        self._lock = self._lock or LakeLock(self._location, self._owner)
         return self._lock.fds
 
     def take_over(self) -> None:

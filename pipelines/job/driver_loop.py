@@ -259,7 +259,7 @@ class DriverLoop:
 
         lake_id = self._lake.lake_id()
         configured = self._settings.stream.checkpoint
-        self._checkpoint = checkpoint_folder(configured, self._lake.place, lake_id)
+        self._checkpoint = checkpoint_folder(configured, self._lake.location, lake_id)
         take_folder(self._checkpoint, lake_id)
         self._mark = LandingMark(self._checkpoint)
 
@@ -388,7 +388,7 @@ class DriverLoop:
     def _require_shared_lake(self) -> None:
         """Checks once that executors see the lake. Errors: StartError."""
         if not self._executors_see_lake:
-            require_shared_lake(self._spark, self._lake.place)
+            require_shared_lake(self._spark, self._lake.location)
             self._executors_see_lake = True
 
     def _classify(self, error: BaseException) -> BaseException:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Final
 
 from pipelines.kafka_client.acls import group_id
-from pipelines.kafka_client.group_member import Elects, Member
+from pipelines.kafka_client.group_member import ElectedProcess, Member
 from pipelines.kafka_client.group_members import MemberGroup
 from pipelines.settings import KafkaSettings
 
-DRIVER: Final = Elects("the driver of this lake", "the job")
+DRIVER: Final = ElectedProcess("the driver of this lake", "the job")
 
 
 class Election(Member):

@@ -30,7 +30,7 @@ class DiedLanding:
 
     def is_landed(self, landed: Mapping[Partition, int]) -> bool:
         """Returns whether all of it is landed. Input: the committed ends, by partition."""
-        return all(landed.get(place, 0) >= end for place, end in self.ends.items())
+        return all(landed.get(partition, 0) >= end for partition, end in self.ends.items())
 
 
 class LandingMark:
@@ -55,7 +55,10 @@ class LandingMark:
 
         Input: its end offsets; the divisor of this run's limits.
         """
-        content = {"divisor": divisor, "ends": [[*place, end] for place, end in ends.items()]}
+        content = {
+            "divisor": divisor,
+            "ends": [[*partition, end] for partition, end in ends.items()],
+        }
         new = self._path.with_suffix(".new")
         new.write_text(json.dumps(content), encoding="utf-8")
         os.replace(new, self._path)

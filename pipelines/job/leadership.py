@@ -37,7 +37,7 @@ class Leadership:
         stop: threading.Event,
     ) -> None:
         self._owner = owner
-        self._lake = Lake(lake.place)  # a driver's own may trust what it has read
+        self._lake = Lake(lake.location)  # a driver's own may trust what it has read
         self._election = election
         self._stop = stop
         self.term = 0
@@ -73,7 +73,7 @@ class Leadership:
         That is the one that has planned an epoch since this driver came, or began; else the holder
         of the lake's lock. The driver that planned the newest epoch before can be gone.
         """
-        owners = (*self._new_owners(), lock_holder(self._lake.place))
+        owners = (*self._new_owners(), lock_holder(self._lake.location))
         return next((owner for owner in owners if owner and owner != self._owner), ANOTHER)
 
     def _new_owners(self) -> list[str]:

@@ -7,10 +7,13 @@ merged, and another round merges the rest as soon as there is time. Nothing appe
 commits of Spark and of delta-rs never meet.
 
 An error here stops no epoch: it is logged, and the next round tries again. But a driver that
-another has replaced deletes nothing and stops. A round is kept in memory only. One that an operator
-asked for begins again after a crash: a property of the table `admin` holds the requests that were
-served. The retention of topics (ALTER_TOPIC) is a property of their tables, written before any step
-after the commit of that epoch.
+another has replaced deletes nothing and stops.
+
+A round is in memory only. After a crash a round that an operator asked for begins again: a property
+of the table `admin` says up to which epoch requests were served.
+
+ALTER_TOPIC sets the retention of a topic, a property of its table. It is set when the epoch of the
+command is committed, before the next step.
 """
 
 from __future__ import annotations
@@ -35,8 +38,9 @@ from txlake.protocol import ALTER_TOPIC, MAINTAIN, ConfigTarget, command_target
 
 log = logging.getLogger("txlake.maintain")
 
-_SERVED = "txlake.maintainedEpoch"  # of `admin`: the epoch of the newest request that was served
-_REQUEST = ["epoch", "queue_offset", "command", "target", "actor", "reason"]
+# A property of the table `admin`: the epoch of the newest request that was served.
+_SERVED_EPOCH = "txlake.maintainedEpoch"
+_REQUEST_COLUMNS = ["epoch", "queue_offset", "command", "target", "actor", "reason"]
 
 
 class MaintenanceScheduler:
@@ -65,13 +69,15 @@ class MaintenanceScheduler:
         self._admin_topic = admin_topic
         self._is_stopping = is_stopping
 
-        self._steps: Iterator[StepResult] | None = None  # of the round that is not ended
-        self._is_full = False
+        # The round that runs: its remaining steps, and what it has done.
+        self._steps: Iterator[StepResult] | None = None
+        self._is_full = False  # an operator asked for it: every table gets all steps
+        self._round_result = StepResult()
+        self._round_s = 0.0
+
         self._request_epoch = 0  # of the request that a full round serves
-        self._has_looked_back = False
-        self._rerun_when_idle = False  # another round, because the stream was busy in this one
-        self._done = StepResult()
-        self._seconds = 0.0
+        self._has_looked_back = False  # for requests before this start
+        self._rerun_when_idle = False  # the stream was busy in this round
 
     def after_batch(self, plan: Plan | None, idle_s: float) -> None:
         """Goes on with maintenance after a micro-batch.
@@ -131,7 +137,7 @@ class MaintenanceScheduler:
         last.
         """
         if not self._has_looked_back:
-            served = self._lake.handle("admin").metadata().configuration.get(_SERVED)
+            served = self._lake.handle("admin").metadata().configuration.get(_SERVED_EPOCH)
             return {"epoch": (int(served or 0) + 1, None)}
 
         if plan is not None and self._has_commands(plan):
@@ -145,7 +151,7 @@ class MaintenanceScheduler:
         is_round = (command == MAINTAIN) & (result == "accepted")
         is_alteration = (command == ALTER_TOPIC) & (result == "altered")
 
-        rows = read_rows(self._lake, "admin", _REQUEST, bounds, is_round | is_alteration)
+        rows = read_rows(self._lake, "admin", _REQUEST_COLUMNS, bounds, is_round | is_alteration)
         requests: list[dict[str, Any]] = rows.sort_by("queue_offset").to_pylist()
         return requests
 
@@ -158,7 +164,7 @@ class MaintenanceScheduler:
         """Records in the table `admin` that the newest request is served."""
         try:
             self._lake.handle("admin").alter.set_table_properties(
-                {_SERVED: str(self._request_epoch)}, raise_if_not_exists=False
+                {_SERVED_EPOCH: str(self._request_epoch)}, raise_if_not_exists=False
             )
             self._lake.table("admin").invalidate()
         except Exception as error:
@@ -173,7 +179,10 @@ class MaintenanceScheduler:
             self._log_failure("the catalog", error)
 
     def _round(self, tables: Sequence[str], is_full: bool) -> Iterator[StepResult]:
-        """Returns the steps of a round, which run one by one; the end of a table is one."""
+        """Runs the steps of a round one by one; yields the result of each.
+
+        The end of a table is an empty step: its check alone can take as long as a small one.
+        """
         steps = {table: self._maintenance.steps(table, is_full=is_full) for table in tables}
         steps[RETRIES] = self._refused.steps(is_full=is_full)
 
@@ -188,20 +197,21 @@ class MaintenanceScheduler:
             yield StepResult()
 
     def _go_on(self, budget_s: float) -> None:
+        """Runs steps until the time is up; one that has begun runs to its end."""
         began = time.monotonic()
 
         while self._steps is not None and not self._is_stopping():
             steps = self._steps
-            self._steps = None  # an OwnerError ends the round
+            self._steps = None  # unless a step follows: an OwnerError ends the round, too
             result = next(steps, None)
             if result is not None:
                 self._steps = steps
-                self._done += result
+                self._round_result += result
 
             if time.monotonic() - began >= budget_s:
                 break
 
-        self._seconds += time.monotonic() - began
+        self._round_s += time.monotonic() - began
         if self._steps is None:
             self._end()
 
@@ -212,14 +222,16 @@ class MaintenanceScheduler:
         )
 
     def _end(self) -> None:
-        if self._done != StepResult() or self._is_full:
-            log.info("maintenance: %s, %.2f s in all", summary(self._done), self._seconds)
+        if self._round_result != StepResult() or self._is_full:
+            done = summary(self._round_result)
+            log.info("maintenance: %s, %.2f s in all", done, self._round_s)
+
         if self._is_full:
             self._mark_request_done()
 
-        self._done = StepResult()
-        self._seconds = 0.0
         self._is_full = False
+        self._round_result = StepResult()
+        self._round_s = 0.0
 
 
 def _configs(requests: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:

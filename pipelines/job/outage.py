@@ -41,7 +41,7 @@ def classify_error(error: BaseException, epochs: EpochRunner) -> BaseException:
         return _lost_offsets_error(epochs) or error
     if isinstance(error, (JobError, LakeError)):
         return error
-    error_of_store = store_error(epochs.place, error)
+    error_of_store = store_error(epochs.location, error)
     if error_of_store is not None:
         return error_of_store
 

@@ -18,11 +18,14 @@ def require_startable(settings: Settings) -> None:
     Errors: SettingsError, NotALakeError, StartError, JavaError; OSError if the checkpoint's disk is
     full.
     """
-    place = settings.lake.place()
+    location = settings.lake.location()
     settings.parameters()
     read_body_schemas(settings.bodies)
 
+    # librdkafka checks the settings of an admin client, and those of a consumer, when it makes one.
+    # The consumer is closed again: it never joins its group.
     Cluster(settings.kafka.bootstrap_servers, settings.kafka.client)
-    Election(settings.kafka, place.path, "settings").leave()  # a consumer takes others; not joined
+    Election(settings.kafka, location.path, "settings").leave()
+
     check_before_jvm(settings.spark)
-    require_folder(settings.stream.checkpoint, place)
+    require_folder(settings.stream.checkpoint, location)

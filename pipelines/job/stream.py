@@ -221,7 +221,7 @@ class Stream:
 
         Spark writes `metadata` when the query starts, and does not read it again.
         """
-        error_of_store = store_error(self._epochs.place, error)
+        error_of_store = store_error(self._epochs.location, error)
         if error_of_store is not None:
             return error_of_store
         if isinstance(error, (JobError, LakeError)):

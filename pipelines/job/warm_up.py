@@ -46,7 +46,7 @@ class StandbyWarmUp:
         self._intake = intake
         self._kafka = kafka
         self._lake = lake
-        self._landing = Landing(lake.place, _NO_EPOCH, settings.wire_limits())
+        self._landing = Landing(lake.location, _NO_EPOCH, settings.wire_limits())
         self._is_first = True
 
     def run(self) -> None:
@@ -64,7 +64,7 @@ class StandbyWarmUp:
 
     def _stream(self) -> None:
         """Runs one micro-batch: the JVM and the Python workers load what a stream needs."""
-        starts = self._kafka.end_offsets(self._kafka.places())
+        starts = self._kafka.end_offsets(self._kafka.partitions())
         admin = self._settings.kafka.admin_topic, 0
         beginning = self._kafka.beginning_offsets([admin])[admin]
         newest = range(max(starts[admin] - 1, beginning), starts[admin])

@@ -110,7 +110,7 @@ def _files() -> Iterator[tuple[str, str]]:
                 yield str(file.locate()), str(file)
 
 
-def require_shared_lake(spark: SparkSession, place: LakeLocation) -> None:
+def require_shared_lake(spark: SparkSession, location: LakeLocation) -> None:
     """Checks that executors and the driver see one lake: each finds what the other has written.
 
     Errors: StartError with the executor's host.
@@ -119,7 +119,7 @@ def require_shared_lake(spark: SparkSession, place: LakeLocation) -> None:
     if is_local(str(context.master)):
         return
 
-    filesystem: pa_fs.FileSystem = place.filesystem("")
+    filesystem: pa_fs.FileSystem = location.filesystem("")
     word = uuid.uuid4().hex
     folder = f"_probe-{word}"
     filesystem.create_dir(folder)
@@ -129,21 +129,21 @@ def require_shared_lake(spark: SparkSession, place: LakeLocation) -> None:
             stream.write(word.encode())
 
         task_count = max(2, context.defaultParallelism) * _PROBES
-        probes = [(place, folder, word)] * task_count
+        probes = [(location, folder, word)] * task_count
         answers = context.parallelize(probes, task_count).map(answer_probe).collect()
         for answer in answers:
-            _check_answer(place, filesystem, answer)
+            _check_answer(location, filesystem, answer)
     finally:
         filesystem.delete_dir(folder)
 
 
 def _check_answer(
-    place: LakeLocation, filesystem: pa_fs.FileSystem, answer: Mapping[str, str]
+    location: LakeLocation, filesystem: pa_fs.FileSystem, answer: Mapping[str, str]
 ) -> None:
     is_found = filesystem.get_file_info(answer["path"]).type == pa_fs.FileType.File
     if answer["problem"] or not is_found:
         problem = answer["problem"] or "the driver does not find what it writes there"
         raise StartError(
-            f"the lake {place.path} is not the same place for the executor on {answer['host']}: "
+            f"the lake {location.path} is not the same place for the executor on {answer['host']}: "
             f"{problem}; name a lake that all nodes see"
         )

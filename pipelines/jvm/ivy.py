@@ -105,7 +105,8 @@ def resolve(
     Output: the jars.
     Errors: JarError if something cannot be resolved.
     """
-    ours, alone = section["wanted"], tuple(f"{module}:" for module in section["alone"])
+    ours = section["wanted"]
+    alone = tuple(f"{module}:" for module in section["alone"])
     lines = [
         *(_dependency(c, transitive=not c.startswith(alone)) for c in ours),
         *map(_exclusion, section["excluded"]),
@@ -136,12 +137,27 @@ def _run_ivy(java: Path, work: Path, name: str, lines: list[str], *, poms: bool)
         _SETTINGS.format(poms=str(poms).lower(), checksums="sha1" if poms else ""), "utf-8"
     )
     module.write_text(_MODULE.format(name=name, dependencies="\n".join(lines)), "utf-8")
+
     ivy = next(_pyspark_jars().glob("ivy-*.jar"))
     command: list[str | Path] = [
-        java, f"-Duser.home={work}",  # Ivy would make a folder in the user's home
-        *network_options(work), "-jar", ivy, "-settings", settings, "-cache", work / "cache",
-        "-ivy", module, "-types", "jar", "bundle", "-retrieve", work / "lib" / _RETRIEVED,
-    ]  # fmt: skip
+        java,
+        f"-Duser.home={work}",  # Ivy would make a folder in the user's home
+        *network_options(work),
+        "-jar",
+        ivy,
+        "-settings",
+        settings,
+        "-cache",
+        work / "cache",
+        "-ivy",
+        module,
+        "-types",
+        "jar",
+        "bundle",
+        "-retrieve",
+        work / "lib" / _RETRIEVED,
+    ]
+
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise JarError(_why(done.stdout + done.stderr))

@@ -96,14 +96,14 @@ def serve_rows(frame: DataFrame) -> tuple[Any, Any]:
     return (port, secret), server
 
 
-def connect_to_rows(place: Any) -> tuple[Any, Any]:
+def connect_to_rows(address: Any) -> tuple[Any, Any]:
     """Connects to where rows are served. Output: file, socket.
 
     Errors: PySparkRuntimeError, EOFError where the JVM does not serve them any more.
     """
     from pyspark.util import _create_local_socket
 
-    return _create_local_socket(place)
+    return _create_local_socket(address)
 
 
 def read_served(file: Any) -> Iterator[Any]:

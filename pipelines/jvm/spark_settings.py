@@ -1,7 +1,8 @@
-"""[spark], checked before anything depends on it: Spark itself would answer with a stack trace.
+"""Checks of the settings in [spark], so that a wrong one is a sentence and not a stack trace.
 
-`check_before_jvm` needs no JVM: forms, folders, and whether Java takes its options.
-`check_in_jvm` asks a running JVM, which knows the names and types of its own settings.
+`check_before_jvm` runs before Spark starts. It checks how values are written, that folders can be
+used, and that Java starts with its options.
+`check_in_jvm` asks a running JVM, which knows the names and types of Spark's own settings.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _MEMORY: Final = "spark.driver.memory"
 _LOCAL_DIR: Final = "spark.local.dir"
 _SIZE: Final = (r"\d+[kmgtKMGT]?[bB]?", "a size like '2g'")
-_FORMS: Final = {
+# By setting: a pattern of its values, and these in words.
+_PATTERNS: Final = {
     "spark.master": (
         r"local(\[.+\])?|local-cluster\[.+\]|spark://.+:\d+|k8s://.+|yarn",
         "a master like 'local[2]' or 'spark://host:7077'",
@@ -39,20 +41,21 @@ _FORMS: Final = {
     "spark.submit.deployMode": ("client", "'client'"),
 }
 _JAVA_TIMEOUT_S: Final = 30
-# Java's output besides its reason.
-_NO_REASON: Final = re.compile(
+# Lines of Java's output that do not say why it did not start.
+_NOISE: Final = re.compile(
     r"(NOTE: )?Picked up |WARNING: |Error: (Could not create|A fatal exception)|"
     r"Error occurred during initialization|.*spark-class: line |\s|$"
 )
-_IS_REASON: Final = re.compile(r"(Exception|Error)\b")
-# Java's names of the objects that declare the settings of Spark's core.
-_CORE: Final = ("package$", "UI$", "Python$", "Network$")
+_REASON: Final = re.compile(r"(Exception|Error)\b")
+# The classes of Spark's core that declare its settings, as Java names them. Spark knows a setting
+# once the class that declares it is loaded.
+_CONFIG_CLASSES: Final = ("package$", "UI$", "Python$", "Network$")
 
 
 def check_before_jvm(settings: Mapping[str, str]) -> None:
     """Checks the settings that need no JVM. Errors: StartError; JavaError."""
-    for key, (form, allowed) in _FORMS.items():
-        if key in settings and not re.fullmatch(form, settings[key]):
+    for key, (pattern, allowed) in _PATTERNS.items():
+        if key in settings and not re.fullmatch(pattern, settings[key]):
             raise _setting_error(key, settings[key], f"{allowed} is allowed")
 
     if _LOCAL_DIR in settings:
@@ -83,7 +86,7 @@ def _require_java_starts(settings: Mapping[str, str]) -> None:
     try:
         options = shlex.split(value)
     except ValueError as error:
-        raise _setting_error(JAVA_OPTIONS, value, f"{error}") from None
+        raise _setting_error(JAVA_OPTIONS, value, str(error)) from None
 
     if _MEMORY in settings:
         options.append(f"-Xmx{settings[_MEMORY]}")
@@ -103,38 +106,43 @@ def _require_java_starts(settings: Mapping[str, str]) -> None:
         ) from None
 
     if done.returncode:
-        settings_in_error = {
-            key: settings[key] for key in (JAVA_OPTIONS, _MEMORY) if key in settings
-        }
+        named = {key: settings[key] for key in (JAVA_OPTIONS, _MEMORY) if key in settings}
         reason = java_reason(done.stderr.splitlines())
-        raise StartError(
-            f"Java does not start: {reason}; see [spark] {_settings_text(settings_in_error)}"
-        )
+        raise StartError(f"Java does not start: {reason}; see [spark] {_settings_text(named)}")
 
 
 def java_reason(output_lines: Iterable[str]) -> str:
     """Returns in one line why a Java did not start, from its output; empty if unknown."""
-    lines = [" ".join(line.split()) for line in output_lines if not _NO_REASON.match(line)]
-    return next((line for line in lines if _IS_REASON.search(line)), "; ".join(lines))
+    lines = [" ".join(line.split()) for line in output_lines if not _NOISE.match(line)]
+    reasons = [line for line in lines if _REASON.search(line)]
+
+    return reasons[0] if reasons else "; ".join(lines)
 
 
 def check_in_jvm(context: SparkContext, settings: Mapping[str, str]) -> None:
-    """Checks settings that Spark knows, and would read later or never. Errors: StartError."""
+    """Checks the values of settings that Spark would read later or never. Errors: StartError.
+
+    A setting that this Spark does not know is not checked: libraries have their own.
+    """
     from pyspark.errors import PySparkException
+
+    if not settings:
+        return
 
     jvm = jvm_of(context)
     spark = jvm.org.apache.spark
-    for config_object in _CORE if settings else ():
-        jvm.java.lang.Class.forName(f"org.apache.spark.internal.config.{config_object}")
+    for name in _CONFIG_CLASSES:
+        jvm.java.lang.Class.forName(f"org.apache.spark.internal.config.{name}")
 
     for key, value in settings.items():
         try:
             if key.startswith("spark.sql."):
                 spark.sql.internal.SQLConf().setConfString(key, value)
                 continue
-            known = spark.internal.config.ConfigEntry.findEntry(key)
-            if known is not None:
-                spark.SparkConf(False).set(key, value).get(known)
+
+            entry = spark.internal.config.ConfigEntry.findEntry(key)
+            if entry is not None:
+                spark.SparkConf(False).set(key, value).get(entry)
         except (Py4JError, PySparkException) as error:
             raise _setting_error(key, value, java_cause(error)) from error
 
@@ -146,8 +154,10 @@ def start_error(
 
     Input: `output_lines`: the output of a JVM that has ended before its first request.
     """
-    is_silent = "JAVA_GATEWAY_EXITED" in str(error)
-    cause = (java_reason(output_lines) if is_silent else "") or java_cause(error)
+    # PySpark then says only that the JVM has ended; why, is in the JVM's own output.
+    is_ended_jvm = "JAVA_GATEWAY_EXITED" in str(error)
+    cause = (java_reason(output_lines) if is_ended_jvm else "") or java_cause(error)
+
     named_settings = {
         key: value
         for key, value in settings.items()
@@ -164,11 +174,14 @@ def start_error(
 
 def java_cause(error: BaseException) -> str:
     """Returns the innermost reason of a Java exception, in one line."""
+    # Of Py4J's errors, and of those that PySpark makes of them.
     java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     while java is not None and java.getCause() is not None:
         java = java.getCause()
+
     text = str(error) if java is None else str(java.toString())
-    return " ".join(text.split("\n")[0].split())
+    first_line = text.split("\n")[0]
+    return " ".join(first_line.split())
 
 
 def _setting_error(key: str, value: str, why: str) -> StartError:

@@ -109,7 +109,7 @@ class KafkaAdmin:
         if not set(self.names.values()) <= set(self._existing_topics()):
             return False
         try:
-            return bool(self.end_offsets(self.places()))
+            return bool(self.end_offsets(self.partitions()))
         except KafkaAwayError:
             return False
 
@@ -235,7 +235,7 @@ class KafkaAdmin:
 
         return {name: str(topic.topic_id) for name, topic in topics.items() if topic is not None}
 
-    def places(self) -> list[Partition]:
+    def partitions(self) -> list[Partition]:
         """Returns all partitions of our topics."""
         existing = self._existing_topics()
         return [
@@ -245,25 +245,23 @@ class KafkaAdmin:
             for partition in sorted(existing[name].partitions)
         ]
 
-    def end_offsets(self, places: Iterable[Partition]) -> dict[Partition, int]:
+    def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Returns the end of each partition, behind open Kafka transactions, too."""
-        return self._offsets(places, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        return self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
-    def beginning_offsets(self, places: Iterable[Partition]) -> dict[Partition, int]:
+    def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Returns the first offset that Kafka still has of each partition."""
-        return self._offsets(places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+        return self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
-    def offsets_at(self, places: Iterable[Partition], at_ms: int) -> dict[Partition, int]:
+    def offsets_at(self, partitions: Iterable[Partition], at_ms: int) -> dict[Partition, int]:
         """Returns each partition's first offset stored at that instant or later, else its end."""
-        places = list(places)
-        ends = self.end_offsets(places)
-        offsets = self._offsets(places, OffsetSpec.for_timestamp(at_ms))
-        return {
-            place: offsets[place] if offsets[place] >= 0 else end for place, end in ends.items()
-        }
+        partitions = list(partitions)
+        ends = self.end_offsets(partitions)
+        offsets = self._offsets(partitions, OffsetSpec.for_timestamp(at_ms))
+        return {at: offsets[at] if offsets[at] >= 0 else end for at, end in ends.items()}
 
-    def _offsets(self, places: Iterable[Partition], spec: Any) -> dict[Partition, int]:
-        specs = {TopicPartition(topic, partition): spec for topic, partition in places}
+    def _offsets(self, partitions: Iterable[Partition], spec: Any) -> dict[Partition, int]:
+        specs = {TopicPartition(topic, partition): spec for topic, partition in partitions}
         if not specs:
             return {}
 
@@ -274,8 +272,8 @@ class KafkaAdmin:
         )
 
         return {
-            (place.topic, place.partition): int(self._cluster.result_of(future, "offsets").offset)
-            for place, future in futures.items()
+            (at.topic, at.partition): int(self._cluster.result_of(future, "offsets").offset)
+            for at, future in futures.items()
         }
 
 

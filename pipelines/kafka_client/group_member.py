@@ -42,18 +42,21 @@ _REFUSALS = (
 
 
 @dataclass(frozen=True)
-class Elects:
-    """The process that a group elects, in words: `the driver of this lake`, of `the job`."""
+class ElectedProcess:
+    """The process that a group elects, as errors name it: `the driver of this lake`.
 
-    whom: str
-    of: str
+    `program`: whose rights it needs: `the job`.
+    """
+
+    name: str
+    program: str
 
 
 class Member:
     """A membership, kept by a thread of its own from `join` to `leave`.
 
     `term`: how many times Kafka has elected this member.
-    Input: a topic of one partition; the group, and in words the process that it elects; the name of
+    Input: a topic of one partition; the group, and the process that it elects; `owner`: the name of
     this member, which Kafka shows in the group's description.
     Errors: StartError for settings that librdkafka does not take.
     """
@@ -64,12 +67,12 @@ class Member:
         client: Mapping[str, str],
         topic: str,
         group: str,
-        elects: Elects,
+        elected: ElectedProcess,
         owner: str,
     ) -> None:
         self._topic = topic
         self._group = group
-        self._elects = elects
+        self._elected_process = elected
         config = {
             **client_config(bootstrap_servers, client),
             "group.id": self._group,
@@ -158,7 +161,7 @@ class Member:
                 self._note_look()
                 self._note_refusal(self._consumer.poll(_POLL_S))
         except (KafkaException, RuntimeError) as error:
-            self._refusal = StartError(refusal_text(self._group, self._elects, error))
+            self._refusal = StartError(refusal_text(self._group, self._elected_process, error))
         except BaseException as error:  # a caller of `wait` would wait for ever
             log.exception("an election failed")
             self._refusal = StartError(f"{self._group}: {type(error).__name__}: {error}")
@@ -177,14 +180,18 @@ class Member:
             topics = self._consumer.list_topics(self._topic, timeout=_TOPIC_TIMEOUT_S).topics
         except KafkaException as error:
             if error.args[0].code() in _REFUSALS:
-                self._refusal = KafkaRefusedError(refusal_text(self._group, self._elects, error))
+                self._refusal = KafkaRefusedError(
+                    refusal_text(self._group, self._elected_process, error)
+                )
             return False
         return self._topic in topics and topics[self._topic].error is None
 
     def _note_refusal(self, message: Any) -> None:
         error = None if message is None else message.error()
         if error is not None and error.code() in _REFUSALS:
-            self._refusal = KafkaRefusedError(refusal_text(self._group, self._elects, error))
+            self._refusal = KafkaRefusedError(
+                refusal_text(self._group, self._elected_process, error)
+            )
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         consumer.incremental_assign(partitions)
@@ -203,9 +210,9 @@ class Member:
         consumer.incremental_unassign(partitions)
 
 
-def refusal_text(group: str, elects: Elects, error: object) -> str:
+def refusal_text(group: str, elected: ElectedProcess, error: object) -> str:
     """Returns the sentence for a group that Kafka does not let us use."""
     return (
-        f"Kafka refuses the consumer group {group}, in which it elects {elects.whom}: {error}; "
-        f"allow {elects.of} READ and DESCRIBE on the group"
+        f"Kafka refuses the consumer group {group}, in which it elects {elected.name}: {error}; "
+        f"allow {elected.program} READ and DESCRIBE on the group"
     )

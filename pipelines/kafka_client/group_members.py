@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from pipelines.errors import StartError
 from pipelines.kafka_client.connection import REQUEST_TIMEOUT_S, Cluster, error_code
-from pipelines.kafka_client.group_member import Elects, refusal_text
+from pipelines.kafka_client.group_member import ElectedProcess, refusal_text
 
 _REQUEST_S = 3.0
 # The group's coordinator is moving, or the group is new: the next look finds it.
@@ -48,10 +48,10 @@ class MemberGroup:
     """
 
     def __init__(
-        self, bootstrap_servers: str, client: Mapping[str, str], group: str, elects: Elects
+        self, bootstrap_servers: str, client: Mapping[str, str], group: str, elected: ElectedProcess
     ) -> None:
         self.id = group
-        self._elects = elects
+        self._elected_process = elected
         self._cluster = Cluster(bootstrap_servers, client)
 
     def describe(self) -> Members:
@@ -62,6 +62,7 @@ class MemberGroup:
         futures = self._cluster.admin.describe_consumer_groups(
             [self.id], request_timeout=_REQUEST_S
         )
+
         try:
             return members_of(futures[self.id].result(timeout=_REQUEST_S + REQUEST_TIMEOUT_S))
         except (KafkaException, FutureTimeoutError) as error:
@@ -69,7 +70,7 @@ class MemberGroup:
             if code in _NOT_YET:
                 return Members()
             if code == KafkaError.GROUP_AUTHORIZATION_FAILED:
-                raise StartError(refusal_text(self.id, self._elects, error)) from error
+                raise StartError(refusal_text(self.id, self._elected_process, error)) from error
             raise self._cluster.to_error("the members of a group", error) from error
 
     def find(self) -> Members:
@@ -94,7 +95,7 @@ class MemberGroup:
                     for member in group.members
                 )
             if group.error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-                raise StartError(refusal_text(self.id, self._elects, group.error))
+                raise StartError(refusal_text(self.id, self._elected_process, group.error))
         return Members()
 
 

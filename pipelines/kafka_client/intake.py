@@ -1,4 +1,4 @@
-"""How much a job takes from Kafka at once: bytes a fetch, offsets an epoch, texts in the driver."""
+"""How much a job takes from Kafka at once: bytes a fetch, offsets an epoch, bytes in the driver."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from pipelines.jvm.heap import LandingHeap
 from pipelines.settings import Settings
 from storage.tasks.kafka_reader import FETCH_BYTES
 
-# The share of the heap that the texts of an epoch's records may have, of all tasks together.
-_NARROW_SHARE: Final = 3
+# A third of the heap is for the long texts of an epoch's records, of all tasks together.
+_HEAP_DIVISOR: Final = 3
 
 
 class Intake:
     """The bounds of what a job takes from Kafka at once.
 
-    `divisor`: 4 and more in a run whose predecessor died while it landed; it divides the bounds of
-    a fetch and of an epoch. Input: the heap of a JVM that lands; the maximum of an epoch's offsets.
+    Input: the heap of a JVM that lands; the maximum of an epoch's offsets.
+    `divisor`: what the bounds of a fetch and of an epoch are divided by. It is 4 or more in a run
+    whose predecessor died while it landed, since too much at once can have been the cause.
     """
 
     def __init__(self, heap: LandingHeap, max_offsets_per_trigger: int) -> None:
@@ -31,7 +32,7 @@ class Intake:
 
     @property
     def fetch_bytes(self) -> int:
-        """Returns the bytes that a task fetches from Kafka at once, as Kafka has them."""
+        """Returns the bytes that a task fetches from Kafka at once, as Kafka compressed them."""
         return max(1, FETCH_BYTES // self.divisor)
 
     @property
@@ -40,6 +41,9 @@ class Intake:
         return max(1, self._epoch_offsets // self.divisor)
 
     @property
-    def narrow_bytes(self) -> int:
-        """Returns the bytes of long texts that a task may return; JVM and driver hold them."""
-        return self._heap.bytes // _NARROW_SHARE // self._heap.tasks
+    def driver_bytes_max(self) -> int:
+        """Returns the bytes that long texts of one task's records may take in JVM and driver.
+
+        Records come there without their bodies; what is left is short, but for long keys and names.
+        """
+        return self._heap.bytes // _HEAP_DIVISOR // self._heap.tasks

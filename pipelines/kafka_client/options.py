@@ -183,38 +183,38 @@ def _pkcs8(client: Mapping[str, str], pem: str) -> str:
     try:
         loaded = load_pem_private_key(pem.encode(), password)
     except (ValueError, TypeError) as error:
-        place = Path(client.get("ssl.key.location", "ssl.key.pem"))
-        raise _config_error("ssl.key.location", place, f"{error}") from None
+        path = Path(client.get("ssl.key.location", "ssl.key.pem"))
+        raise _config_error("ssl.key.location", path, f"{error}") from None
     return loaded.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
 
 def _from_pkcs12(client: Mapping[str, str]) -> tuple[str, str]:
     """Returns the chain and the key of a PKCS#12 store."""
-    place = Path(client["ssl.keystore.location"])
+    path = Path(client["ssl.keystore.location"])
     password = client.get("ssl.keystore.password", "").encode()
-    data = _read("ssl.keystore.location", place)
+    data = _read("ssl.keystore.location", path)
     try:
         key, own, others = pkcs12.load_key_and_certificates(data, password)
     except ValueError as error:
-        raise _config_error("ssl.keystore.location", place, f"{error}") from None
+        raise _config_error("ssl.keystore.location", path, f"{error}") from None
 
     if key is None or own is None:
-        raise _config_error("ssl.keystore.location", place, "it has no key with a certificate")
+        raise _config_error("ssl.keystore.location", path, "it has no key with a certificate")
 
     certificates = [certificate.public_bytes(Encoding.PEM) for certificate in (own, *others)]
     chain = b"".join(certificates).decode()
     return chain, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
 
-def _read(setting: str, place: Path) -> bytes:
+def _read(setting: str, path: Path) -> bytes:
     try:
-        return place.read_bytes()
+        return path.read_bytes()
     except OSError as error:
-        raise _config_error(setting, place, error.strerror or "it cannot be read") from None
+        raise _config_error(setting, path, error.strerror or "it cannot be read") from None
 
 
-def _config_error(setting: str, place: Path, reason: str) -> StartError:
-    return StartError(f"[kafka.client] {setting} = {str(place)!r}: {reason.rstrip('.')}")
+def _config_error(setting: str, path: Path, reason: str) -> StartError:
+    return StartError(f"[kafka.client] {setting} = {str(path)!r}: {reason.rstrip('.')}")
 
 
 def offsets_json(offsets: Mapping[tuple[str, int], int]) -> dict[str, dict[str, int]]:

@@ -42,7 +42,7 @@ def read_kafka(kafka: KafkaSettings, spans: Mapping[Partition, range]) -> Iterat
 
     Errors: LostInputError, KafkaAwayError.
     """
-    ranges = [RecordRange(*place, span.start, span.stop) for place, span in spans.items()]
+    ranges = [RecordRange(*partition, span.start, span.stop) for partition, span in spans.items()]
     try:
         yield from read_records(kafka_source(kafka), ranges)
     except UnreadRecordsError as error:

@@ -1,15 +1,27 @@
-"""The Kafka log that a lake is made from: is it the same, and does it have the next records."""
+"""The Kafka log that a lake is made from: whether it is the same, and has the next records.
+
+An operator can accept that Kafka deleted offsets before they were landed. These commands
+(ACCEPT_LOSS) are records of the admin topic that are not landed yet: a job that finds such a loss
+does not start, so it lands nothing.
+
+Source: docs/protocol/rules.md "Operator commands".
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pyarrow as pa
+
 from pipelines.errors import LostInputError
-from pipelines.kafka_client.accepted_losses import accepted_losses
 from pipelines.kafka_client.admin import KafkaAdmin, Partition
+from pipelines.kafka_client.record_reader import read_kafka
+from pipelines.settings import Settings
 from storage.lake.epochs import Plan
 from storage.lake.loss import Loss
+from storage.wire.decode import decode_rows
 from storage.wire.record_kinds import ADMIN
+from txlake.protocol import ACCEPT_LOSS, LostTarget, command_target
 
 
 class SourceLog:
@@ -65,7 +77,10 @@ class SourceLog:
         `_require_one_log`.
         """
         first = self._require_one_log(landed)
-        starts = {place: max(landed.get(place, offset), offset) for place, offset in first.items()}
+        starts = {
+            partition: max(landed.get(partition, offset), offset)
+            for partition, offset in first.items()
+        }
         lost = _lost_offsets(landed, first)
         self.accepted = self._accepted_losses(lost, landed) if lost else {}
 
@@ -84,23 +99,24 @@ class SourceLog:
         Errors: LostInputError if a partition is gone, or ends before the landed offsets: that
         cannot be accepted, since offsets would stand for two records.
         """
-        places = self._kafka.places()
-        first = self._kafka.beginning_offsets(places)
-        ends = self._kafka.end_offsets(places)
+        partitions = self._kafka.partitions()
+        first = self._kafka.beginning_offsets(partitions)
+        ends = self._kafka.end_offsets(partitions)
 
-        for place, offset in landed.items():
-            topic, partition = place
-            if place not in first:
+        for (topic, number), offset in landed.items():
+            if (topic, number) not in first:
                 raise LostInputError(
-                    f"partition {partition} of {topic} is gone; the lake has landed it up to "
+                    f"partition {number} of {topic} is gone; the lake has landed it up to "
                     f"offset {offset}: a topic with fewer partitions is another topic"
                 )
 
-            if ends[place] < offset:
+            end = ends[topic, number]
+            if end < offset:
                 raise LostInputError(
-                    f"{topic} partition {partition} ends at {ends[place]}, but the lake has landed "
-                    f"it up to {offset}: Kafka lost records, or this is another log"
+                    f"{topic} partition {number} ends at {end}, but the lake has landed it up to "
+                    f"{offset}: Kafka lost records, or this is another log"
                 )
+
         return first
 
     def _accepted_losses(
@@ -112,46 +128,77 @@ class SourceLog:
         end = self._kafka.end_offsets([admin])
         begin = max(first[admin], landed.get(admin, 0))
 
-        commands = accepted_losses(self._kafka.settings, range(begin, end[admin]))
+        commands = _read_accepted_losses(self._kafka.settings, range(begin, end[admin]))
         return {
-            place: loss
+            partition: loss
             for loss in commands
-            for place, offsets in lost.items()
-            if loss.accepts(place, offsets)
+            for partition, offsets in lost.items()
+            if loss.accepts(partition, offsets)
         }
 
-    def begins(self, place: Partition, landed: int) -> int:
+    def begins(self, partition: Partition, landed: int) -> int:
         """Returns where landing of a partition goes on, behind an accepted loss."""
-        loss = self.accepted.get(place)
+        loss = self.accepted.get(partition)
         return landed if loss is None else max(landed, loss.last + 1)
 
     def present(self, spans: Mapping[Partition, range]) -> dict[Partition, range]:
         """Returns the part of some offsets that is not accepted as lost."""
         return {
-            place: range(min(self.begins(place, span.start), span.stop), span.stop)
-            for place, span in spans.items()
+            partition: range(min(self.begins(partition, span.start), span.stop), span.stop)
+            for partition, span in spans.items()
         }
 
     def spans(
         self, to_offsets: Mapping[Partition, int], landed: Mapping[Partition, int]
     ) -> dict[Partition, range]:
         """Returns the offsets of a micro-batch with these ends, from the landed offsets on."""
-        first = self._kafka.beginning_offsets(place for place in to_offsets if place not in landed)
+        first = self._kafka.beginning_offsets(
+            partition for partition in to_offsets if partition not in landed
+        )
         return {
-            place: range(landed.get(place, first.get(place, 0)), to)
-            for place, to in sorted(to_offsets.items())
+            partition: range(landed.get(partition, first.get(partition, 0)), to)
+            for partition, to in sorted(to_offsets.items())
         }
 
-    def end_offsets(self, places: Mapping[Partition, object]) -> dict[Partition, int]:
+    def end_offsets(self, partitions: Mapping[Partition, object]) -> dict[Partition, int]:
         """Returns the current ends of partitions. Errors: KafkaAwayError."""
-        return self._kafka.end_offsets(places)
+        return self._kafka.end_offsets(partitions)
 
 
 def _lost_offsets(
     landed: Mapping[Partition, int], first: Mapping[Partition, int]
 ) -> dict[Partition, range]:
     return {
-        place: range(offset, first[place])
-        for place, offset in landed.items()
-        if first[place] > offset
+        partition: range(offset, first[partition])
+        for partition, offset in landed.items()
+        if first[partition] > offset
     }
+
+
+def _read_accepted_losses(settings: Settings, admin: range) -> list[Loss]:
+    """Returns the losses that commands accept, in the order of the commands.
+
+    Input: the offsets of the admin topic to read. Errors: KafkaAwayError.
+    """
+    topics = settings.kafka.topics()
+    limits = settings.wire_limits()
+    batches = read_kafka(settings.kafka, {(topics[ADMIN], 0): admin})
+    losses = []
+
+    for batch in batches:
+        for row in decode_rows(pa.Table.from_batches([batch]), limits).to_pylist():
+            is_readable = row["error"] is None and row["command"] == ACCEPT_LOSS
+            target = command_target(ACCEPT_LOSS, row["target"]) if is_readable else None
+
+            if isinstance(target, LostTarget):
+                losses.append(
+                    Loss(
+                        topics[target.kind],
+                        target.partition,
+                        target.first,
+                        target.last,
+                        row["queue_offset"],
+                    )
+                )
+
+    return losses

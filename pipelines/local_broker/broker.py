@@ -1,8 +1,8 @@
 """A real Apache Kafka on loopback: one process, KRaft, broker and controller in one.
 
-It is for the demo, the tests and trying things out; a production lake names its own brokers. Its
-start and end: `pipelines/local_server/server.py`. A new data folder is formatted before the first
-start.
+It is for the demo, the tests and trying things out; a production lake names its own brokers.
+`pipelines/local_server/server.py` starts and ends it. A new data folder is formatted before the
+first start.
 
     BrokerError    the broker did not start, or does not answer; the text has the end of its log
 """
@@ -80,8 +80,8 @@ class BrokerError(ServerError):
 class Broker(LocalServer):
     """A Kafka broker on loopback, started by `start` or `with`, ended by `stop` or `kill`.
 
-    `data_folder` keeps logs, settings and log files; an old one is used again. `port` 0 means a
-    free one, chosen once. `properties` are added to the server's own, and win.
+    `data_folder` keeps Kafka's logs, the broker's settings and its log file; an old one is used
+    again. `port` 0 means a free one, chosen once. `properties` go before the broker's own.
 
     Units: message_bytes_max in bytes, of a record with its key and headers.
     Errors: BrokerError, JarError, JavaError.
@@ -161,9 +161,10 @@ class Broker(LocalServer):
             str(server_properties),
         ]
 
-        # It runs for a second: Java's quick compiler is the faster one.
+        # The tool runs for a second: Java's quick compiler alone (C1) ends sooner.
+        java, *options = command
         result = subprocess.run(
-            [*command[:1], "-XX:TieredStopAtLevel=1", *command[1:], *tool],
+            [java, "-XX:TieredStopAtLevel=1", *options, *tool],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -176,7 +177,7 @@ class Broker(LocalServer):
                 f"{(result.stdout + result.stderr).strip()[-2000:]}"
             )
 
-    def _is_ready(self) -> str | None:
+    def _probe(self) -> str | None:
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 

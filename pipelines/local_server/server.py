@@ -132,7 +132,7 @@ class LocalServer(ABC):
         """
 
     @abstractmethod
-    def _is_ready(self) -> str | None:
+    def _probe(self) -> str | None:
         """Probes the server once. Output: None if it is ready, else its reply or error."""
 
     def _reserve(self) -> None:
@@ -191,7 +191,7 @@ class LocalServer(ABC):
                 )
 
             if ports.is_listening(HOST, self.port):
-                last_seen = self._is_ready()
+                last_seen = self._probe()
                 if last_seen is None:
                     return
 

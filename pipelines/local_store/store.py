@@ -140,7 +140,7 @@ class Store(LocalServer):
         write_private(path, property_lines(settings))
         return [*java_command, "org.gaul.s3proxy.Main", "--properties", str(path)]
 
-    def _is_ready(self) -> str | None:
+    def _probe(self) -> str | None:
         connection = http.client.HTTPConnection(HOST, self.port, timeout=5.0)
         try:
             connection.request("GET", "/")

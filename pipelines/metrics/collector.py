@@ -22,7 +22,7 @@ from prometheus_client.core import (
     GaugeMetricFamily,
     HistogramMetricFamily,
 )
-from prometheus_client.registry import Collector as Collects
+from prometheus_client.registry import Collector as RegistryCollector
 
 from checker.frames import COMMITTED, ROLLED_BACK, State
 from pipelines.explain.rows import Row
@@ -51,15 +51,15 @@ _ENDS: Final = {
 }
 
 
-class Collector(Collects):
+class Collector(RegistryCollector):
     """The collector of one driver.
 
-    Input: `live_gauges` returns more gauges of the process, by name; None for an unknown value.
-    `without_topic` returns the producer groups among some that have no check topic. `unread`
-    returns the consumer groups with unread messages, rows of
-    `health.consumers.UNREAD_COLUMNS`. `publishers` returns the status of each publisher. `refused`
-    returns what consumer groups have refused, rows of `health.consumer_retries.COUNT_COLUMNS`.
-    `now_ms`: the clock.
+    Input: functions that are called at each scrape. `live_gauges` returns more gauges of the
+    process, by name; None for an unknown value. `without_topic` returns those of some producer
+    groups that have no check topic. `unread` returns the consumer groups with unread messages, rows
+    of `health.consumers.UNREAD_COLUMNS`. `publishers` returns the status of each publisher.
+    `refused` returns what consumer groups have refused, rows of
+    `health.consumer_retries.COUNT_COLUMNS`. `now_ms`: the clock.
     """
 
     def __init__(
@@ -83,29 +83,36 @@ class Collector(Collects):
         self._refused = refused
         self.now_ms = now_ms
 
+        # Counters, and the two histograms.
         self._counts: dict[str, _Values] = defaultdict(lambda: defaultdict(float))
-        self._waits: dict[tuple[str, ...], Latency] = defaultdict(Latency)
+        self._latencies: dict[tuple[str, ...], Latency] = defaultdict(Latency)
         self._epoch_s = Latency()
-        self._topics = Labels()
-        self._group_names = Labels()
-        self._consumer_names = Labels()
-        self._groups = Groups()
 
+        self._topic_labels = Labels()
+        self._producer_group_labels = Labels()
+        self._consumer_group_labels = Labels()
+
+        # What gauges are counted from.
+        self._groups = Groups()
         self._last: Plan | None = None
         self._state: State | None = None
         self._undeliverable = 0
-        self._pending: tuple[State, Pending] | None = None
+        self._pending: tuple[State, Pending] | None = None  # of that state
 
         for metric in METRICS:
-            if metric.kind == COUNTER:
-                values = _FROM_THE_START.get(metric.name, ()) if metric.labels else (None,)
-                for value in values:
-                    self._add(metric.name, 0, *(() if value is None else (value,)))
+            if metric.kind != COUNTER:
+                continue
+            if not metric.labels:
+                self._add(metric.name, 0)
+            for value in _FROM_THE_START.get(metric.name, ()):
+                self._add(metric.name, 0, value)
 
     def reset(
         self, last: Plan | None, state: State, undeliverable: int, answers: pa.Table | None = None
     ) -> None:
-        """Starts from the state of a lake. Topics get their labels in the order of the catalog.
+        """Sets the gauges to the state of a lake; counters go on.
+
+        Topics get their labels in the order of the catalog.
 
         Input: `answers`: the newest checks, as `health.groups.read_answers`; None if none.
         """
@@ -116,7 +123,7 @@ class Collector(Collects):
             self._groups = Groups(answers)
 
             for topic in state.topics.sort_by("table_id")["topic"].to_pylist():
-                self._topics.of(topic)
+                self._topic_labels.of(topic)
 
     def add_epoch(
         self,
@@ -149,22 +156,24 @@ class Collector(Collects):
 
             step_s = {step: ms / 1000 for step, ms in step_ms.items()}
             self._add_each("txlake_step_seconds_total", step_s)
-            seconds = sum(step_ms.values()) / 1000
-            epoch_counts = [0] * (len(LATENCY_S) + 1)
-            epoch_counts[bisect_left(LATENCY_S, seconds)] = 1
-            self._epoch_s += Latency(tuple(epoch_counts), seconds)
+
+            epoch_s = sum(step_ms.values()) / 1000
+            buckets = [0] * (len(LATENCY_S) + 1)
+            buckets[bisect_left(LATENCY_S, epoch_s)] = 1
+            self._epoch_s += Latency(tuple(buckets), epoch_s)
 
     def _add_ends(self, tally: EpochCounts) -> None:
         for (topic, outcome), count in tally.ends.items():
             if outcome in _ENDS:
-                self._add(_ENDS[outcome], count, self._topics.of(topic))
+                self._add(_ENDS[outcome], count, self._topic_labels.of(topic))
 
         self._add_each("txlake_given_up_total", tally.causes)
-        delivered = self._topics.by_label(tally.delivered, add)
+
+        delivered = self._topic_labels.by_label(tally.delivered, add)
         self._add_each("txlake_delivered_messages_total", delivered)
 
         for topic, latency in tally.latencies.items():
-            self._waits[(self._topics.of(topic),)] += latency
+            self._latencies[(self._topic_labels.of(topic),)] += latency
 
     def _add(self, name: str, count: float, *labels: str) -> None:
         self._counts[name][labels] += count
@@ -192,15 +201,17 @@ class Collector(Collects):
     def _family(self, metric: Metric, values: _Values) -> Family:
         if metric.kind == HISTOGRAM:
             histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
-            waits = self._waits if metric.labels else {(): self._epoch_s}
-            for labels, latency in waits.items():
+            latencies = self._latencies if metric.labels else {(): self._epoch_s}
+            for labels, latency in latencies.items():
                 histogram.add_metric(labels, _buckets(latency.counts), latency.total_s)
+
             return histogram
 
         family_type = CounterMetricFamily if metric.kind == COUNTER else GaugeMetricFamily
         family = family_type(metric.name, metric.help, labels=metric.labels)
         for labels, value in values.items():
             family.add_metric(labels, value)
+
         return family
 
     def _gauges(self) -> dict[str, _Values]:
@@ -218,12 +229,15 @@ class Collector(Collects):
 
         now_ms = self.now_ms()
         pending = self._pending_counts(self._state)
-        by_topic = self._topics.by_label(pending.by_topic, add)
+        by_topic = self._topic_labels.by_label(pending.by_topic, add)
 
-        groups = pending.oldest_by_group
-        unanswered = self._group_names.by_label(self._groups.unanswered(now_ms, groups), max)
-        without_topic_ms = {name: now_ms - groups[name] for name in self._without_topic(groups)}
-        topicless = self._group_names.by_label(without_topic_ms, max)
+        oldest_at = pending.oldest_by_group
+        unanswered = self._groups.unanswered(now_ms, oldest_at)
+        unanswered_by_label = self._producer_group_labels.by_label(unanswered, max)
+        without_topic_ms = {
+            name: now_ms - oldest_at[name] for name in self._without_topic(oldest_at)
+        }
+        without_topic_by_label = self._producer_group_labels.by_label(without_topic_ms, max)
 
         behind_ms = self._lag.behind_ms(now_ms)
         last = self._last
@@ -246,14 +260,16 @@ class Collector(Collects):
             **self._publisher_gauges(now_ms),
             **{name: {(): value} for name, value in single.items() if value is not None},
             "rocketmq_half_messages": {(topic,): n for topic, n in by_topic.items()},
-            "txlake_group_unanswered_checks": {(name,): n for name, n in unanswered.items()},
+            "txlake_group_unanswered_checks": {
+                (name,): n for name, n in unanswered_by_label.items()
+            },
             "txlake_group_without_check_topic_seconds": {
-                (name,): max(0, ms) / 1000 for name, ms in topicless.items()
+                (name,): max(0, ms) / 1000 for name, ms in without_topic_by_label.items()
             },
             "txlake_folded_names": {
-                ("topic",): self._topics.overflowed,
-                ("producer_group",): self._group_names.overflowed,
-                ("consumer_group",): self._consumer_names.overflowed,
+                ("topic",): self._topic_labels.overflowed,
+                ("producer_group",): self._producer_group_labels.overflowed,
+                ("consumer_group",): self._consumer_group_labels.overflowed,
             },
         }
 
@@ -267,8 +283,9 @@ class Collector(Collects):
             elif row["oldest_at"] is not None:
                 behind[row["consumer_group"]] = max(0, now_ms - row["oldest_at"])
 
-        gone_by_label = self._consumer_names.by_label(gone, max)
-        behind_by_label = self._consumer_names.by_label(behind, max)
+        gone_by_label = self._consumer_group_labels.by_label(gone, max)
+        behind_by_label = self._consumer_group_labels.by_label(behind, max)
+
         return {
             "txlake_consumer_gone_seconds": {
                 (name,): ms / 1000 for name, ms in gone_by_label.items()
@@ -281,12 +298,14 @@ class Collector(Collects):
     def _refused_gauges(self) -> dict[str, _Values]:
         """Returns how many messages consumer groups have given up, and how many come again."""
         gauges: dict[str, _Values] = {}
+
         for column in ("dead", "retrying"):
             counts = {row["consumer_group"]: row[column] for row in self._refused() if row[column]}
-            by_label = self._consumer_names.by_label(counts, add)
+            by_label = self._consumer_group_labels.by_label(counts, add)
             gauges[f"txlake_consumer_{column}_messages"] = {
                 (name,): count for name, count in by_label.items()
             }
+
         return gauges
 
     def _publisher_gauges(self, now_ms: int) -> dict[str, _Values]:
@@ -295,15 +314,17 @@ class Collector(Collects):
 
         for status in self._publishers():
             label = (status.publisher,)
-            gauges["txlake_publisher_known"][label] = status.trouble is None
-            if status.trouble is not None:
+            gauges["txlake_publisher_known"][label] = status.unknown_reason is None
+            if status.unknown_reason is not None:
                 continue
 
             gauges["txlake_publisher_waiting_messages"][label] = status.lag
             gauges["txlake_publisher_active"][label] = status.active is not None
+
             lag_ms = status.lag_ms(now_ms)
             if lag_ms is not None:
                 gauges["txlake_publisher_lag_seconds"][label] = lag_ms / 1000
+
             if status.stop is not None:
                 gauges["txlake_publisher_stopped"][status.publisher, status.stop.cause] = 1
 

@@ -61,7 +61,7 @@ class ConsumerWatch:
 
         # Its own object, made anew: the driver's is not shared between threads, and one that is
         # kept would hold the file lists of all tables.
-        lake = Lake(self._settings.lake.place())
+        lake = Lake(self._settings.lake.location())
         now_ms = time.time_ns() // 1_000_000
 
         self.unread = _read(lambda: read_unread(lake, now_ms, self._ending.is_set))

@@ -36,7 +36,7 @@ class GroupReplies:
 
 @dataclass
 class _Check:
-    place: int
+    row_key: int
     arm: int
     sent_at: int
     is_ended: bool = False
@@ -59,12 +59,12 @@ class Groups:
             self._begin(answers)
 
     def _begin(self, answers: pa.Table) -> None:
-        answers = answers.append_column("place", pa.array(row_keys(answers)))
-        in_order = answers.sort_by([("epoch", "ascending"), ("place", "ascending")])
+        answers = answers.append_column("row_key", pa.array(row_keys(answers)))
+        in_order = answers.sort_by([("epoch", "ascending"), ("row_key", "ascending")])
 
         for row in in_order.to_pylist():
             sent_at = round(row["sent_at"].timestamp() * 1000)
-            check = _Check(row["place"], row["arm"], sent_at, row["is_answered"])
+            check = _Check(row["row_key"], row["arm"], sent_at, row["is_answered"])
             epochs = self._of(row["producer_group"])
 
             if epochs and epochs[-1][0].sent_at == sent_at:
@@ -159,10 +159,10 @@ def _take_answers(checks: list[_Check], halves: pa.Table) -> None:
 
 def _rows(checks: list[_Check], rows: pa.Table) -> Iterator[tuple[_Check, dict[str, Any]]]:
     """Returns the checks whose half is among the rows, each with its row."""
-    places = np.array([check.place for check in checks], np.int64)
-    rows = filter_rows(rows, index_of(row_keys(rows), places) >= 0)  # a few of millions
+    keys = np.array([check.row_key for check in checks], np.int64)
+    rows = filter_rows(rows, index_of(row_keys(rows), keys) >= 0)  # a few of millions
 
-    indices = index_of(places, row_keys(rows))
+    indices = index_of(keys, row_keys(rows))
     halves = rows.to_pylist()
 
     for check, row in zip(checks, indices, strict=True):

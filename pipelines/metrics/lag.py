@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping
 from typing import Final
 
-from storage.lake.epochs import Place, Plan
+from storage.lake.epochs import Partition, Plan
 
 _INTERVAL_MS: Final = 1_000  # between two remembered samples
 _REMEMBERED_MAX: Final = 600
@@ -21,9 +21,9 @@ class Lag:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._landed: dict[Place, int] | None = None
-        self._ends: dict[Place, int] = {}
-        self._samples: list[tuple[int, Mapping[Place, int]]] = []
+        self._landed: dict[Partition, int] | None = None
+        self._ends: dict[Partition, int] = {}
+        self._samples: list[tuple[int, Mapping[Partition, int]]] = []
         self._caught_up_at: int | None = None
         self._began_at = 0
 
@@ -35,7 +35,7 @@ class Lag:
             self._began_at = now_ms
             self._caught_up_at = None if last is None else last.epoch_at
 
-    def observe_ends(self, at_ms: int, ends: Mapping[Place, int]) -> None:
+    def observe_ends(self, at_ms: int, ends: Mapping[Partition, int]) -> None:
         """Adds the end offsets of an instant."""
         with self._lock:
             self._ends = {**self._ends, **ends}
@@ -53,7 +53,7 @@ class Lag:
         else shows how far behind it is.
         """
         with self._lock:
-            self.observe_ends(plan.epoch_at, {r.place: r.end_offset for r in plan.ranges})
+            self.observe_ends(plan.epoch_at, {r.topic_partition: r.end_offset for r in plan.ranges})
             self._landed = {**(self._landed or {}), **plan.landed()}
 
             known = [self._caught_up_at, oldest_stored_at]
@@ -78,6 +78,6 @@ class Lag:
 
             return max(0, now_ms - (self._caught_up_at or self._began_at))
 
-    def _behind(self, ends: Mapping[Place, int]) -> int:
+    def _behind(self, ends: Mapping[Partition, int]) -> int:
         landed = self._landed or {}
-        return sum(max(0, end - landed.get(place, 0)) for place, end in ends.items())
+        return sum(max(0, end - landed.get(partition, 0)) for partition, end in ends.items())

@@ -64,7 +64,7 @@ class Probe:
         while not self._ending.is_set():
             try:
                 kafka = kafka or KafkaAdmin(self._settings, self._settings.kafka.topics())
-                partitions = partitions or kafka.places()
+                partitions = partitions or kafka.partitions()
 
                 queried_at = time.time_ns() // 1_000_000
                 self._lag.observe_ends(queried_at, kafka.end_offsets(partitions))

@@ -16,15 +16,28 @@ from matplotlib.ticker import MaxNLocator
 
 # Colours that colour-blind people can tell apart (Okabe and Ito); one meaning, one colour.
 GREEN, SKY, RED, ORANGE, PINK, GREY, BLACK = (
-    "#009E73", "#56B4E9", "#D55E00", "#E69F00", "#CC79A7", "#999999", "#333333",
-)  # fmt: skip
+    "#009E73",
+    "#56B4E9",
+    "#D55E00",
+    "#E69F00",
+    "#CC79A7",
+    "#999999",
+    "#333333",
+)
 COLOURS: Final = {
-    "COMMITTED": GREEN, "ROLLED_BACK": SKY, "DISCARDED": RED, "still pending": ORANGE,
-    "COMMIT": GREEN, "ROLLBACK": SKY, "UNKNOWN": PINK, "no answer": GREY,
+    "COMMITTED": GREEN,
+    "ROLLED_BACK": SKY,
+    "DISCARDED": RED,
+    "still pending": ORANGE,
+    "COMMIT": GREEN,
+    "ROLLBACK": SKY,
+    "UNKNOWN": PINK,
+    "no answer": GREY,
     "not acknowledged": BLACK,
-}  # fmt: skip
+}
 CYCLE: Final = ("#0072B2", ORANGE, GREEN, PINK, SKY, RED, "#F0E442", BLACK)
-_WIDTH_IN, _DPI = 9.0, 100
+_WIDTH_IN = 9.0
+_DPI = 100
 
 
 class Picture(Figure):

@@ -19,13 +19,17 @@ def by_queue(queues: pl.DataFrame) -> Picture:
     title = "Delivered messages, by topic and queue"
     if queues.is_empty():
         return nothing(title, "Nothing was delivered yet.")
+
     numbers = sorted(set(queues["queue_id"].to_list()))
     if len(numbers) > _MOST_QUEUES:
         return nothing(title, f"{len(numbers)} queues: too many for a picture.")
+
     topics = list(dict.fromkeys(queues["topic"].to_list()))
-    counts = dict(zip(queues.select("topic", "queue_id").rows(), queues["messages"].to_list(),
-                      strict=True))  # fmt: skip
+    counts = dict(
+        zip(queues.select("topic", "queue_id").rows(), queues["messages"].to_list(), strict=True)
+    )
     parts = {f"queue {n}": [counts.get((topic, n), 0) for topic in topics] for n in numbers}
+
     figure, (axes,) = picture(title, 1.6 + 0.45 * len(topics))
     stacked_bars(axes, topics, parts, dict(zip(parts, itertools.cycle(CYCLE), strict=False)))
     axes.set(xlabel="messages", ylabel="topic")

@@ -30,14 +30,23 @@ from storage.rows import instant
 UTC: Final = dt.timezone.utc
 _INSTANT: Final = pl.Datetime("ms", "UTC")
 _PENDING: Final[dict[str, Any]] = {
-    "half": pl.String, "transaction_id": pl.String, "producer_group": pl.String,
-    "real_topic": pl.String, "stored_at": _INSTANT, "waits_s": pl.Float64, "checks": pl.Int64,
-    "last_check_at": _INSTANT, "next": pl.String, "next_at": _INSTANT,
-}  # fmt: skip
+    "half": pl.String,
+    "transaction_id": pl.String,
+    "producer_group": pl.String,
+    "real_topic": pl.String,
+    "stored_at": _INSTANT,
+    "waits_s": pl.Float64,
+    "checks": pl.Int64,
+    "last_check_at": _INSTANT,
+    "next": pl.String,
+    "next_at": _INSTANT,
+}
 _VERSIONS: Final[dict[str, Any]] = {
-    "table": pl.String, "version": pl.Int64, "rows of that version": pl.Int64,
+    "table": pl.String,
+    "version": pl.Int64,
+    "rows of that version": pl.Int64,
     "rows of epochs up to then": pl.Int64,
-}  # fmt: skip
+}
 _BUSIEST = """
 SELECT p.epoch_at FROM plans p
 LEFT JOIN waits w ON w.from_epoch <= p.epoch AND coalesce(w.to_epoch > p.epoch, true)
@@ -105,15 +114,24 @@ def pending(lake: OpenLake, when: PointInTime) -> pl.DataFrame:
 def _pending_row(row: Row, plan: Plan) -> tuple[object, ...]:
     parameters = plan_parameters(plan)
     step = next_step(row, parameters)
+
     checked_at = None if row["checked_at"] is None else instant(row["checked_at"])
     next_step_text = f"check {row['check_times'] + 1} of {parameters.check_max}"
     if step.rule in (EXPIRED, CHECK_MAX):
         next_step_text = f"discard ({step.rule})"
+
     return (
-        f"{row['queue_id']}-{row['queue_offset']}", row["transaction_id"], row["producer_group"],
-        row["real_topic"], instant(row["stored_at"]), (plan.epoch_at - row["stored_at"]) / 1000,
-        row["check_times"], checked_at, next_step_text, instant(step.reached_at),
-    )  # fmt: skip
+        f"{row['queue_id']}-{row['queue_offset']}",
+        row["transaction_id"],
+        row["producer_group"],
+        row["real_topic"],
+        instant(row["stored_at"]),
+        (plan.epoch_at - row["stored_at"]) / 1000,
+        row["check_times"],
+        checked_at,
+        next_step_text,
+        instant(step.reached_at),
+    )
 
 
 def versions(lake: OpenLake, when: PointInTime, *tables: str) -> pl.DataFrame:
@@ -143,5 +161,5 @@ def _version_at(table: DeltaTable, epoch: int) -> int | None:
 
 
 def _rows_of(lake: OpenLake, table: str, version: int) -> int:
-    old = DeltaTable(lake.lake.table_path(table), version, lake.lake.place.storage_options)
+    old = DeltaTable(lake.lake.table_path(table), version, lake.lake.location.storage_options)
     return int(old.to_pyarrow_dataset().count_rows())

@@ -110,5 +110,10 @@ def open_lake(
 
 def show_whole_tables() -> None:
     """Makes a notebook show frames whole, up to 50 rows."""
-    pl.Config(tbl_rows=50, tbl_cols=20, fmt_str_lengths=120, tbl_hide_dataframe_shape=True,
-              tbl_width_chars=160)  # fmt: skip
+    pl.Config(
+        tbl_rows=50,
+        tbl_cols=20,
+        fmt_str_lengths=120,
+        tbl_hide_dataframe_shape=True,
+        tbl_width_chars=160,
+    )

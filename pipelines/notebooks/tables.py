@@ -36,8 +36,11 @@ ONE_ROW_IS: Final = {
     "consumer_dead_letters": "a message that a consumer group has given up",
 }
 _LIFE: Final[dict[str, Any]] = {
-    "when": pl.Datetime("ms", "UTC"), "epoch": pl.Int64, "kind": pl.String, "what": pl.String,
-}  # fmt: skip
+    "when": pl.Datetime("ms", "UTC"),
+    "epoch": pl.Int64,
+    "kind": pl.String,
+    "what": pl.String,
+}
 _MESSAGE = "a delivered message of the topic "
 
 
@@ -46,6 +49,7 @@ def tables(lake: OpenLake) -> pl.DataFrame:
     names = lake.sql("SELECT view_name FROM duckdb_views() WHERE NOT internal")["view_name"]
     meanings = {name: text for name, text in ONE_ROW_IS.items() if name in names}
     meanings |= {f"topics/{number}": _MESSAGE + topic for topic, number in lake.topics.items()}
+
     rows = []
     for table, meaning in meanings.items():
         handle = lake.lake.handle(table)
@@ -53,6 +57,7 @@ def tables(lake: OpenLake) -> pl.DataFrame:
         count = lake.sql(f'SELECT count(*) AS rows FROM "{table}"').item()
         size = files["size_bytes"].sum() / 1024 if len(files) else 0.0
         rows.append((table, meaning, count, len(files), round(size, 1), handle.version()))
+
     columns = ["table", "one row is", "rows", "files", "KiB", "version"]
     return pl.DataFrame(rows, schema=columns, orient="row")
 
@@ -73,6 +78,7 @@ def pick_example(lake: OpenLake) -> str:
           count(c.check_id) DESC, min(h.epoch), h.transaction_id LIMIT 1
         """
     )
+
     if examples.is_empty():
         raise LakeError(f"the lake {lake.lake.path} has no transaction that can be read yet")
     return str(examples.item())

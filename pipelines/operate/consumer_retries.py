@@ -57,6 +57,6 @@ def _write(lake: Lake, rows: Sequence[Row], after: Callable[[Retry, datetime], R
         rows = [newest[key] for key in keys if key in newest]
         return [after(row, now) for row in rows if row.state == DEAD]
 
-    options = lake.place.storage_options
+    options = lake.location.storage_options
     table = ConsumerRetries(lake.table_path(TABLE), options, lake.lake_id())
     return len(table.write(decide))

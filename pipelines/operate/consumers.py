@@ -80,8 +80,8 @@ def plan_reset(
 
 def _offsets_at(lake: Lake, topic: str, queue_ids: Sequence[int], at: datetime) -> dict[int, int]:
     """Returns each queue's first offset at or after an instant, by the rule of the SDK."""
-    place = lake.place
-    sdk = SdkLake(place.path, place.storage_options)
+    location = lake.location
+    sdk = SdkLake(location.path, location.storage_options)
     epoch = sdk.epoch_from(at)
     uri = sdk.uri(f"topics/{sdk.topics()[topic].table_id}")
     reader = TopicReader(topic, uri, sdk.storage_options)
@@ -118,5 +118,5 @@ def write_reset(lake: Lake, rows: Sequence[Row], session_ms: int) -> None:
             commits.append(Commit(*key, row["new_offset"], held.generation + 1, "", now))
         return commits
 
-    options = lake.place.storage_options
+    options = lake.location.storage_options
     ConsumerOffsets(lake.table_path(TABLE), options, lake.lake_id()).write(decide)

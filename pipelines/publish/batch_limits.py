@@ -83,7 +83,7 @@ def _cuts_within(
     queue_of = np.concatenate(
         [np.full(end - start, number) for number, (start, end) in enumerate(spans)]
     )
-    place = np.concatenate([np.arange(start, end) for start, end in spans])
+    row = np.concatenate([np.arange(start, end) for start, end in spans])
     names = np.concatenate(
         [queue.units[start:end] for queue, (start, end) in zip(queues, spans, strict=True)]
     )
@@ -92,19 +92,19 @@ def _cuts_within(
     is_alone = names == ALONE
     linked = np.flatnonzero((count[unit] > 1) & ~is_alone)
     queue_of = queue_of[linked]
-    place = place[linked]
+    row = row[linked]
     unit = unit[linked]
 
     all_cuts = []
     taken = first
     while (taken < last).any():
-        taken = _next_cut(taken, last, rows_max, queue_of, place, unit, len(count))
+        taken = _next_cut(taken, last, rows_max, queue_of, row, unit, len(count))
         all_cuts.append(taken)
     return all_cuts
 
 
 def _next_cut(
-    taken: Array, last: Array, rows_max: int, queue_of: Array, place: Array, unit: Array, units: int
+    taken: Array, last: Array, rows_max: int, queue_of: Array, row: Array, unit: Array, units: int
 ) -> Array:
     """Returns the next sound cut: near the limit, beyond it if no smaller cut is sound."""
     remaining = last - taken
@@ -112,7 +112,7 @@ def _next_cut(
 
     while share < 1:
         limit = taken + np.ceil(remaining * share).astype(np.int64)
-        cut = _largest_sound_cut(limit, queue_of, place, unit, units)
+        cut = _largest_sound_cut(limit, queue_of, row, unit, units)
         if (cut > taken).any():
             return np.maximum(cut, taken)
         share *= 2
@@ -120,16 +120,16 @@ def _next_cut(
     return last
 
 
-def _largest_sound_cut(cut: Array, queue_of: Array, place: Array, unit: Array, units: int) -> Array:
+def _largest_sound_cut(cut: Array, queue_of: Array, row: Array, unit: Array, units: int) -> Array:
     """Returns the largest sound cut within a cut: rows of a unit that is beyond it are left out."""
     cut = cut.copy()
 
     while True:
-        is_inside = place < cut[queue_of]
+        is_inside = row < cut[queue_of]
         is_beyond = np.zeros(units, bool)
         is_beyond[unit[~is_inside]] = True
         torn = np.flatnonzero(is_inside & is_beyond[unit])
 
         if not len(torn):
             return cut
-        np.minimum.at(cut, queue_of[torn], place[torn])
+        np.minimum.at(cut, queue_of[torn], row[torn])

@@ -266,27 +266,27 @@ class Destination:
 
     def find(self, destination: str, partition: int, lake_id: str, queue_offset: int) -> int | None:
         """Returns Kafka's offset of the record with a queue offset; None if it is not there."""
-        place = (destination, partition)
         if destination not in self._topics([destination]):
             return None
 
-        begins, ends = begins_and_ends(self._cluster, [place])
-        return find_record(
-            self._servers, self._client, place, (begins[place], ends[place]), lake_id, queue_offset
-        )
+        at = (destination, partition)
+        begins, ends = begins_and_ends(self._cluster, [at])
+        span = (begins[at], ends[at])
+        return find_record(self._servers, self._client, at, span, lake_id, queue_offset)
 
     def records(self, destination: str) -> Iterator[Any]:
         """Returns all committed records of a topic, each partition's in order."""
         described = self._topics([destination]).get(destination)
-        partitions = len(described.partitions) if described else 0
-        places = [(destination, number) for number in range(partitions)]
-        begins, ends = begins_and_ends(self._cluster, places)
+        count = len(described.partitions) if described else 0
+
+        partitions = [(destination, number) for number in range(count)]
+        begins, ends = begins_and_ends(self._cluster, partitions)
         return read_committed(self._servers, self._client, begins, ends)
 
-    def ends(self, partitions: Mapping[str, int]) -> dict[str, DestinationEnds]:
+    def ends(self, counts: Mapping[str, int]) -> dict[str, DestinationEnds]:
         """Returns the begins and ends of topics. Input: the number of partitions, by topic."""
-        places = [(name, number) for name, count in partitions.items() for number in range(count)]
-        begins, ends = begins_and_ends(self._cluster, places)
+        partitions = [(name, number) for name, count in counts.items() for number in range(count)]
+        begins, ends = begins_and_ends(self._cluster, partitions)
         last = last_records(self._servers, self._client, begins, ends)
 
         return {
@@ -295,7 +295,7 @@ class Destination:
                 {number: begins[name, number] for number in range(count)},
                 {number: ends[name, number] for number in range(count)},
             )
-            for name, count in partitions.items()
+            for name, count in counts.items()
         }
 
     def _create(self, name: str, partitions: int, config: Mapping[str, str]) -> None:

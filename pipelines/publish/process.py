@@ -8,12 +8,13 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 import pyarrow as pa
 
 from pipelines.errors import JobError, KafkaAwayError, KafkaRefusedError
-from pipelines.kafka_client.group_member import Elects, Member
+from pipelines.kafka_client.group_member import ElectedProcess, Member
 from pipelines.publish.committed import open_lake
 from pipelines.publish.destination import Destination
 from pipelines.publish.errors import FencedError
@@ -66,9 +67,9 @@ def group_of(lake_id: str, publisher: str) -> str:
     return transactional_id(lake_id, publisher)
 
 
-def elects(publisher: str) -> Elects:
-    """Returns in words the process that this group elects."""
-    return Elects(f"the active process of publisher {publisher}", "it")
+def elected_process(publisher: str) -> ElectedProcess:
+    """Returns the process that this group elects, as errors name it."""
+    return ElectedProcess(f"the active process of publisher {publisher}", program="it")
 
 
 class PublisherProcess:
@@ -78,7 +79,7 @@ class PublisherProcess:
         self._settings = settings
         self._publisher = publisher
         self._stop = threading.Event()
-        self._away_since: float | None = None
+        self._away_since: float | None = None  # Kafka, or the lake's store; monotonic s
         self._warned_at = 0.0
 
     def stop(self) -> None:
@@ -127,7 +128,7 @@ class PublisherProcess:
                 self._publisher.client,
                 self._publisher.progress_topic,
                 group_of(lake.lake_id, self._publisher.name),
-                elects(self._publisher.name),
+                elected_process(self._publisher.name),
                 f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}",
             )
 
@@ -137,12 +138,16 @@ class PublisherProcess:
         return None
 
     def _run_turn(self, member: Member) -> None:
+        """Publishes until another process is elected; begins again when Kafka or the store is back.
+
+        Errors: as `run`.
+        """
         pause_s = _PAUSE_S
+        is_active = self._activity_check(member)
+
         while not self._stop.is_set() and member.is_active:
             try:
-                Turn(
-                    self._settings, self._publisher, self._stop, self._activity_check(member)
-                ).run()
+                Turn(self._settings, self._publisher, self._stop, is_active).run()
                 return
             except FencedError as error:
                 log.warning("publisher %s starts again: %s", self._publisher.name, error)
@@ -151,20 +156,30 @@ class PublisherProcess:
             except (KafkaAwayError, StoreAwayError) as error:
                 pause_s = self._wait(error, pause_s)
 
-    def _activity_check(self, member: Member):  # type: ignore[no-untyped-def]
-        """Returns a function: whether this process is active. Its first call logs a recovery."""
+    def _activity_check(self, member: Member) -> Callable[[], bool]:
+        """Returns a function that says whether this process is still elected.
+
+        A turn calls it when it has reached Kafka and the store. So its first call after an outage
+        logs that the outage is over.
+        """
 
         def is_active() -> bool:
             if self._away_since is not None:
                 away_s = time.monotonic() - self._away_since
                 log.info("publisher %s goes on after %.0f s", self._publisher.name, away_s)
                 self._away_since = None
+
             return member.is_active
 
         return is_active
 
     def _wait(self, error: JobError | StoreAwayError, pause_s: float) -> float:
-        """Waits after an error that can pass; logs it at once, and once a minute."""
+        """Waits after an error that can pass; logs it at once, and once a minute.
+
+        Output: the next pause.
+        Errors: `error` itself, if Kafka refuses a process that is not in an outage: its settings or
+        rights are wrong.
+        """
         if isinstance(error, KafkaRefusedError) and self._away_since is None:
             raise error
 

@@ -39,7 +39,7 @@ from pipelines.publish.records import Record
 from pipelines.publish.stored_times import StoredTimes
 from pipelines.publish.topic_opener import TopicOpener
 from pipelines.publish.topics import PublishedTopic, group_by_topic, record_bytes_max
-from pipelines.publish.transactions import RecordRefusedError, Sent, Transactions
+from pipelines.publish.transactions import AddressedRecord, RecordRefusedError, Transactions
 from pipelines.settings import PublisherSettings, Settings
 from txlake import protocol as p
 from txlake._lake import Lake
@@ -297,7 +297,7 @@ class Turn:
         finder.init()
         for topic in self._topics.values():
             topic.seek()
-        refusal = finder.find_refused(self._sent_records(cut))
+        refusal = finder.find_refused(self._addressed_records(cut))
         finder.close()
 
         self._transactions = self._new_transactions()
@@ -309,28 +309,29 @@ class Turn:
 
         return self._refused_error(*refusal)
 
-    def _sent_records(self, cut: Mapping[Queue, int]) -> Iterator[Sent]:
+    def _addressed_records(self, cut: Mapping[Queue, int]) -> Iterator[AddressedRecord]:
         for topic, queue_id, records in self._records(cut):
             for record in records:
-                yield Sent(topic.progress.destination, queue_id, record)
+                yield AddressedRecord(topic.progress.destination, queue_id, record)
 
-    def _refused_error(self, sent: Sent, text: str) -> RefusedRecordError:
-        headers = dict(reversed(sent.record.headers))
+    def _refused_error(self, refused: AddressedRecord, text: str) -> RefusedRecordError:
+        headers = dict(reversed(refused.record.headers))
         topic = headers[p.REAL_TOPIC].decode()
         offset = int(headers[p.QUEUE_OFFSET])
         name = next(
             name
             for name, published in self._topics.items()
-            if published.progress.destination == sent.destination
+            if published.progress.destination == refused.destination
         )
 
         return RefusedRecordError(
-            f"the Kafka topic {sent.destination} does not take message {headers[p.PLACE]} of "
-            f"transaction {headers.get(p.UNIQ_KEY)} (topic {topic}, queue {sent.partition}, offset "
-            f"{offset}): {text}; let it, or `txlake publish skip --name {self._publisher.name} "
-            f"--topic {name} --queue {sent.partition} --offset {offset}` goes past it",
+            f"the Kafka topic {refused.destination} does not take message {headers[p.PLACE]} of "
+            f"transaction {headers.get(p.UNIQ_KEY)} (topic {topic}, queue {refused.partition}, "
+            f"offset {offset}): {text}; let it, or `txlake publish skip --name "
+            f"{self._publisher.name} --topic {name} --queue {refused.partition} --offset {offset}` "
+            "goes past it",
             name,
-            sent.partition,
+            refused.partition,
             offset,
         )
 

@@ -18,7 +18,7 @@ from pipelines.errors import KafkaAwayError
 from pipelines.kafka_client.connection import REQUEST_TIMEOUT_S, Cluster, client_config
 from txlake import protocol as p
 
-Place = tuple[str, int]  # Kafka topic, partition
+Partition = tuple[str, int]  # Kafka topic, partition
 _POLL_S: Final = 0.5
 # How long a look waits for open transactions of others; then it is tried again, and said.
 _OPEN_S: Final = 10.0
@@ -26,15 +26,15 @@ _LOOK_BACK: Final = 16  # records; the next look goes back 16 times as far
 _LOOKS_MAX: Final = 6
 
 
-def offsets(cluster: Cluster, places: list[Place], spec: Any) -> dict[Place, int]:
+def offsets(cluster: Cluster, partitions: list[Partition], spec: Any) -> dict[Partition, int]:
     """Returns an offset of each partition, open Kafka transactions or not.
 
     Errors: KafkaAwayError.
     """
-    if not places:
+    if not partitions:
         return {}
     futures = cluster.admin.list_offsets(
-        {TopicPartition(*place): spec for place in places},
+        {TopicPartition(*partition): spec for partition in partitions},
         isolation_level=IsolationLevel.READ_UNCOMMITTED,
         request_timeout=REQUEST_TIMEOUT_S,
     )
@@ -45,20 +45,20 @@ def offsets(cluster: Cluster, places: list[Place], spec: Any) -> dict[Place, int
 
 
 def begins_and_ends(
-    cluster: Cluster, places: list[Place]
-) -> tuple[dict[Place, int], dict[Place, int]]:
+    cluster: Cluster, partitions: list[Partition]
+) -> tuple[dict[Partition, int], dict[Partition, int]]:
     """Returns where each partition begins and where it ends. Errors: KafkaAwayError."""
     return (
-        offsets(cluster, places, OffsetSpec.earliest()),  # type: ignore[no-untyped-call]
-        offsets(cluster, places, OffsetSpec.latest()),  # type: ignore[no-untyped-call]
+        offsets(cluster, partitions, OffsetSpec.earliest()),  # type: ignore[no-untyped-call]
+        offsets(cluster, partitions, OffsetSpec.latest()),  # type: ignore[no-untyped-call]
     )
 
 
 def read_committed(
     bootstrap_servers: str,
     client: Mapping[str, str],
-    starts: Mapping[Place, int],
-    ends: Mapping[Place, int],
+    starts: Mapping[Partition, int],
+    ends: Mapping[Partition, int],
     *,
     is_patient: bool = True,
 ) -> Iterator[Any]:
@@ -67,13 +67,15 @@ def read_committed(
     Input: `is_patient`: waits for open transactions; else the records behind them are left out.
     Errors: KafkaAwayError.
     """
-    remaining = {place for place, end in ends.items() if starts[place] < end}
+    remaining = {partition for partition, end in ends.items() if starts[partition] < end}
     if not remaining:
         return
 
     consumer = _consumer(bootstrap_servers, client)
     try:
-        consumer.assign([TopicPartition(*place, starts[place]) for place in sorted(remaining)])
+        consumer.assign(
+            [TopicPartition(*partition, starts[partition]) for partition in sorted(remaining)]
+        )
         deadline = time.monotonic() + _OPEN_S
 
         while remaining:
@@ -88,18 +90,18 @@ def read_committed(
                 continue
 
             error = message.error()
-            place = (str(message.topic()), int(message.partition() or 0))
+            partition = (str(message.topic()), int(message.partition() or 0))
             offset = int(message.offset() or 0)
             if error is None:
-                if place in remaining and offset < ends[place]:
+                if partition in remaining and offset < ends[partition]:
                     yield message
-                if offset + 1 >= ends[place]:
-                    remaining.discard(place)
+                if offset + 1 >= ends[partition]:
+                    remaining.discard(partition)
             elif error.code() == KafkaError._PARTITION_EOF:
-                if offset >= ends[place] or not is_patient:
-                    remaining.discard(place)
+                if offset >= ends[partition] or not is_patient:
+                    remaining.discard(partition)
             elif not error.retriable() and error.code() not in _TRANSIENT:
-                raise KafkaAwayError(f"{place[0]} cannot be read: {error.str()}")
+                raise KafkaAwayError(f"{partition[0]} cannot be read: {error.str()}")
     except KafkaException as failed:
         raise KafkaAwayError(f"records could not be read: {failed.args[0].str()}") from failed
     finally:
@@ -124,7 +126,7 @@ def _consumer(bootstrap_servers: str, client: Mapping[str, str]) -> Consumer:
 def find_record(
     bootstrap_servers: str,
     client: Mapping[str, str],
-    place: Place,
+    partition: Partition,
     span: tuple[int, int],
     lake_id: str,
     queue_offset: int,
@@ -140,7 +142,7 @@ def find_record(
     try:
         while low < high:
             middle = (low + high) // 2
-            message = _first_published(consumer, place, middle, high)
+            message = _first_published(consumer, partition, middle, high)
             if message is None:
                 high = middle
                 continue
@@ -160,9 +162,9 @@ def find_record(
     return None
 
 
-def _first_published(consumer: Consumer, place: Place, start: int, end: int) -> Any:
+def _first_published(consumer: Consumer, partition: Partition, start: int, end: int) -> Any:
     """Returns the first record of a publisher from an offset on, and before another; or None."""
-    consumer.assign([TopicPartition(*place, start)])
+    consumer.assign([TopicPartition(*partition, start)])
     deadline = time.monotonic() + _OPEN_S
 
     while time.monotonic() < deadline:
@@ -179,9 +181,10 @@ def _first_published(consumer: Consumer, place: Place, start: int, end: int) -> 
         elif error.code() == KafkaError._PARTITION_EOF:
             return None
         elif not error.retriable() and error.code() not in _TRANSIENT:
-            raise KafkaAwayError(f"{place[0]} cannot be read: {error.str()}")
+            raise KafkaAwayError(f"{partition[0]} cannot be read: {error.str()}")
 
-    raise KafkaAwayError(f"{place[0]} partition {place[1]}: nothing came for {_OPEN_S:.0f} s")
+    topic, number = partition
+    raise KafkaAwayError(f"{topic} partition {number}: nothing came for {_OPEN_S:.0f} s")
 
 
 _TRANSIENT: Final = (
@@ -213,30 +216,34 @@ def is_published(message: Any) -> bool:
 def last_records(
     bootstrap_servers: str,
     client: Mapping[str, str],
-    begins: Mapping[Place, int],
-    ends: Mapping[Place, int],
-) -> dict[Place, LastRecord]:
+    begins: Mapping[Partition, int],
+    ends: Mapping[Partition, int],
+) -> dict[Partition, LastRecord]:
     """Returns the newest record of each partition, where it has one that a publisher wrote.
 
     Aborted records, and records of others, are skipped: it looks back further and further.
     Input: where the partitions begin and end. Errors: KafkaAwayError.
     """
-    records: dict[Place, LastRecord] = {}
-    remaining = {place for place in ends if begins[place] < ends[place]}
+    records: dict[Partition, LastRecord] = {}
+    remaining = {partition for partition in ends if begins[partition] < ends[partition]}
     back = _LOOK_BACK
 
     for _ in range(_LOOKS_MAX):
         if not remaining:
             break
 
-        starts = {place: max(begins[place], ends[place] - back) for place in remaining}
-        until = {place: ends[place] for place in remaining}
+        starts = {
+            partition: max(begins[partition], ends[partition] - back) for partition in remaining
+        }
+        until = {partition: ends[partition] for partition in remaining}
         for message in read_committed(bootstrap_servers, client, starts, until):
             if is_published(message):
                 records[str(message.topic()), int(message.partition())] = LastRecord(message)
 
         remaining = {
-            place for place in remaining if place not in records and starts[place] > begins[place]
+            partition
+            for partition in remaining
+            if partition not in records and starts[partition] > begins[partition]
         }
         back *= _LOOK_BACK
 

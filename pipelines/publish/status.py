@@ -12,7 +12,7 @@ from pipelines.errors import JobError
 from pipelines.kafka_client.group_members import MemberGroup, Members
 from pipelines.publish.committed import CommittedEpochs, CommittedRows, Queue, open_lake
 from pipelines.publish.destination import Destination
-from pipelines.publish.process import elects, group_of
+from pipelines.publish.process import elected_process, group_of
 from pipelines.publish.progress import ProgressLog, Skip, Stop
 from pipelines.publish.topics import wanted_topics
 from pipelines.settings import PublisherSettings, Settings
@@ -42,7 +42,7 @@ class PublisherStatus:
     `active`: the process that Kafka has elected, None if none runs; `lag`: messages that are
     committed and not published; `oldest_at`: when the oldest of them was committed, None if there
     is none, or if the lake does not tell; `stop`: why it has stopped; `skips`: the messages that
-    operators have skipped. `trouble`: why Kafka does not tell all of this; None if it does.
+    operators have skipped. `unknown_reason`: why Kafka does not tell all of this; None if it does.
     """
 
     publisher: str
@@ -54,7 +54,7 @@ class PublisherStatus:
     oldest_at: int | None = None
     stop: Stop | None = None
     skips: tuple[Skip, ...] = ()
-    trouble: str | None = None
+    unknown_reason: str | None = None
 
     def lag_ms(self, now_ms: int) -> int | None:
         """Returns for how long the oldest message waits; 0 if none does, None if unknown."""
@@ -80,7 +80,7 @@ def find_publishers(
     describe: Callable[[MemberGroup], Members] = MemberGroup.describe,
     is_ending: Callable[[], bool] = lambda: False,
 ) -> list[PublisherStatus]:
-    """Returns the status of all publishers; what Kafka does not tell is a `trouble` of its own.
+    """Returns the status of all publishers; what Kafka does not tell is its `unknown_reason`.
 
     Input: `describe` returns the members of a group; `is_ending` is called before the lake is
     read: publishers not read by then are left out.
@@ -95,7 +95,7 @@ def find_publishers(
         try:
             status = _status(lake, epochs, publisher, describe, is_ending)
         except JobError as error:
-            status = PublisherStatus(publisher.name, lake.lake_id, trouble=str(error))
+            status = PublisherStatus(publisher.name, lake.lake_id, unknown_reason=str(error))
 
         if is_ending():
             break
@@ -124,7 +124,7 @@ def _status(
         publisher.bootstrap_servers,
         publisher.client,
         group_of(lake.lake_id, publisher.name),
-        elects(publisher.name),
+        elected_process(publisher.name),
     )
     members = describe(group)
 

@@ -1,8 +1,8 @@
-"""Kafka transactions of one publisher: librdkafka's producer, and its errors as ours.
+"""Kafka transactions of one publisher: librdkafka's producer, with its errors turned into ours.
 
-A record that the destination refuses makes librdkafka report an error for a batch of records. To
-name the record, they are sent once more, each in a batch of its own, in a transaction that is
-aborted.
+When the destination refuses one record, librdkafka reports the same error for its whole batch. To
+name the record, all are sent once more, each in a batch of its own, in a transaction that is
+aborted (`find_refused`).
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ _QUEUED_MAX: Final = 20_000
 _QUEUED_KBYTES: Final = 32_768
 _BATCH_BYTES: Final = 1_000_000  # librdkafka's default
 _POLL_S: Final = 0.1
-_FENCED: Final = (
+
+# Another process has the same transactional id, or had it since.
+_FENCED_CODES: Final = (
     KafkaError._FENCED,
     KafkaError.INVALID_PRODUCER_EPOCH,
     KafkaError.PRODUCER_FENCED,
     KafkaError.INVALID_PRODUCER_ID_MAPPING,
     KafkaError.UNKNOWN_PRODUCER_ID,
 )
-# The errors of a destination against a record itself: trying again does not help.
-_OF_A_RECORD: Final = (
+# The destination refuses a record itself: trying again does not help.
+_RECORD_CODES: Final = (
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.INVALID_MSG_SIZE,
     KafkaError.INVALID_MSG,
@@ -44,17 +46,15 @@ _OF_A_RECORD: Final = (
     KafkaError.INVALID_RECORD,
     KafkaError.POLICY_VIOLATION,
 )
-
-
-# Waiting does not help against these.
-_RIGHTS: Final = (
+# The publisher lacks a right: waiting does not help.
+_ACL_CODES: Final = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 )
 
 
-class Sent(NamedTuple):
+class AddressedRecord(NamedTuple):
     """A record with its Kafka topic and partition."""
 
     destination: str
@@ -77,9 +77,10 @@ def transactional_id(lake_id: str, publisher: str) -> str:
 class Transactions:
     """One publisher's producer. It writes nothing before `begin`.
 
-    Input: the smallest max.message.bytes of its destinations, which no batch may exceed.
-    Errors, of all methods: FencedError; KafkaAwayError; RecordRefusedError; StartError for settings
-    that librdkafka does not take.
+    Input: `batch_bytes_max`: the smallest max.message.bytes of its destinations, which no batch may
+    exceed; `options`: of librdkafka, which go before ours.
+    Errors: StartError for settings that librdkafka does not take. Of all methods: FencedError,
+    KafkaAwayError, KafkaRefusedError, RecordRefusedError.
     """
 
     def __init__(
@@ -99,9 +100,10 @@ class Transactions:
             # Kafka ends a transaction a moment after it says so, and the next one waits for it.
             "retry.backoff.ms": 10,
             "delivery.report.only.error": True,
-            "on_delivery": self._note,
+            "on_delivery": self._on_delivery,
             **options,
         }
+
         try:
             self._producer = Producer(config)
         except KafkaException as error:
@@ -123,16 +125,19 @@ class Transactions:
         produce = self._producer.produce
         poll = self._producer.poll
         count = 0
+
         with _translating_errors():
             for value, key, at_ms, headers in records:
                 while True:
                     try:
                         produce(destination, value, key, partition, None, None, at_ms, headers)
                         break
-                    except BufferError:
+                    except BufferError:  # librdkafka's queue is full
                         poll(_POLL_S)
                         self._require_no_error()
+
                 count += 1
+
             poll(0)
 
         self._require_no_error()
@@ -168,29 +173,37 @@ class Transactions:
     def wait_for_partitions(self, destination: str, partitions: int) -> None:
         """Waits until the producer knows a topic's new partitions."""
         deadline = time.monotonic() + _TRANSACTION_S
+
         while True:
             with _translating_errors():
                 topics = self._producer.list_topics(destination, timeout=_TRANSACTION_S).topics
+
             if destination in topics and len(topics[destination].partitions) >= partitions:
                 return
+
             if time.monotonic() > deadline:
                 raise KafkaAwayError(f"Kafka does not tell of the new partitions of {destination}")
             time.sleep(_POLL_S)
 
-    def find_refused(self, sent: Iterable[Sent]) -> tuple[Sent, str] | None:
+    def find_refused(
+        self, candidates: Iterable[AddressedRecord]
+    ) -> tuple[AddressedRecord, str] | None:
         """Returns the first record that the destination refuses, and the reason; None if none.
 
-        Input: the records; the producer must have batches of one. Readers see none of them.
+        The producer must have been made with batches of one record (`batch.num.messages`). Readers
+        see none of the records: the transaction is aborted.
         """
-        refused: list[tuple[int, str]] = []
-        tried: list[Sent] = []
+        refused: list[tuple[int, str]] = []  # index and reason
+        tried: list[AddressedRecord] = []
+
         self.begin()
         try:
-            for number, candidate in enumerate(sent):
+            for index, candidate in enumerate(candidates):
                 tried.append(candidate)
-                self._send_alone(candidate, number, refused)
+                self._send_alone(candidate, index, refused)
                 if refused:
                     break
+
             self._producer.flush(_TRANSACTION_S)
         except (KafkaException, RecordRefusedError, KafkaAwayError):
             self._producer.poll(_POLL_S)  # calls `report`
@@ -202,36 +215,42 @@ class Transactions:
         if not refused:
             return None
 
-        number, text = min(refused)
-        return tried[number], text
+        index, reason = min(refused)
+        return tried[index], reason
 
-    def _send_alone(self, sent: Sent, number: int, refused: list[tuple[int, str]]) -> None:
+    def _send_alone(
+        self, addressed: AddressedRecord, index: int, refused: list[tuple[int, str]]
+    ) -> None:
+        """Sends a record; `refused` gets its index and the reason when its report comes."""
+
         def report(error: KafkaError | None, _: Any) -> None:
-            if error is not None and error.code() in _OF_A_RECORD:
-                refused.append((number, error.str()))
+            if error is not None and error.code() in _RECORD_CODES:
+                refused.append((index, error.str()))
 
-        value, key, at_ms, headers = sent.record
+        topic, partition, (value, key, at_ms, headers) = addressed
         deadline = time.monotonic() + _TRANSACTION_S
+
         while time.monotonic() < deadline:
             try:
-                self._producer.produce(
-                    sent.destination, value, key, sent.partition, report, None, at_ms, headers
-                )
+                self._producer.produce(topic, value, key, partition, report, None, at_ms, headers)
                 self._producer.poll(0)
                 return
             except BufferError:
                 self._producer.poll(_POLL_S)
 
-    def _note(self, error: KafkaError | None, _: Any) -> None:
+    def _on_delivery(self, error: KafkaError | None, _: Any) -> None:
+        # Each record that `purge` drops is reported, too.
         if error is not None and error.code() != KafkaError._PURGE_QUEUE:
             self._errors.append(error)
 
     def _require_no_error(self) -> None:
+        """Raises an error that was reported; that of a record before those that follow from it."""
         for error in self._errors:
-            if error.code() in _OF_A_RECORD:
+            if error.code() in _RECORD_CODES:
                 raise RecordRefusedError(error)
-        for error in self._errors:
-            raise _error_of(error)
+
+        if self._errors:
+            raise _to_error(self._errors[0])
 
 
 @contextmanager
@@ -239,17 +258,21 @@ def _translating_errors() -> Iterator[None]:
     try:
         yield
     except KafkaException as error:
-        raise _error_of(error.args[0]) from error
+        raise _to_error(error.args[0]) from error
 
 
-def _error_of(error: KafkaError) -> Exception:
-    if error.code() in _FENCED:
+def _to_error(error: KafkaError) -> Exception:
+    """Returns an error of librdkafka as one of ours."""
+    code = error.code()
+
+    if code in _FENCED_CODES:
         return FencedError("another process has this publisher now")
-    if error.code() in _OF_A_RECORD:
+    if code in _RECORD_CODES:
         return RecordRefusedError(error)
-    if error.code() in _RIGHTS:
+    if code in _ACL_CODES:
         return KafkaRefusedError(
             f"the destination refuses this client a transaction: {error.str()}; `txlake acl print "
             "--role publisher` prints the commands that give a publisher its rights"
         )
+
     return KafkaAwayError(f"the destination did not take a transaction: {error.str()}")

@@ -43,7 +43,7 @@ _NEEDED = {
     SCHEDULE: ("real_topic", "body"),
     ADMIN: ("command", "target"),
 }
-Place = tuple[str, int]  # kind, queue
+Partition = tuple[str, int]  # kind of record, queue
 
 # Commands and halves come before the operations that were stored in the same millisecond.
 _CUTS = """
@@ -60,7 +60,7 @@ FROM numbered GROUP BY part, kind, queue_id ORDER BY part
 class EpochBoundary:
     """The end of an epoch; `epoch_at`: when the broker stored its last record. Units: ms."""
 
-    ends: Mapping[Place, int]
+    ends: Mapping[Partition, int]
     epoch_at: int
 
 
@@ -96,7 +96,7 @@ class Archive:
         """Returns the records of a kind."""
         return self._datasets[table]
 
-    def first_offsets(self) -> dict[Place, int]:
+    def first_offsets(self) -> dict[Partition, int]:
         """Returns the first offset of each queue that has records."""
         text = "SELECT kind, queue_id, min(queue_offset) FROM records GROUP BY ALL"
         with self._engine() as engine:
@@ -215,8 +215,8 @@ def _deduplicated(kind: str, rows: pa.Table) -> pa.Table:
     is_again = is_repeat(rows, ("queue_id", "queue_offset"))
     if not pc.any(is_again).as_py():
         return rows
-    for place in pc.indices_nonzero(is_again).to_pylist():
-        a, b = (rows.slice(n, 1).drop_columns("epoch") for n in (place - 1, place))
+    for index in pc.indices_nonzero(is_again).to_pylist():
+        a, b = (rows.slice(n, 1).drop_columns("epoch") for n in (index - 1, index))
 
         if not a.equals(b):
             row = b.to_pylist()[0]

@@ -132,9 +132,9 @@ def _changed_values(
         if recorded[name].equals(replayed[name]):
             continue
         values = zip(recorded[name].to_pylist(), replayed[name].to_pylist(), strict=True)
-        for place, (old, new) in enumerate(values):
+        for index, (old, new) in enumerate(values):
             if old != new:
-                row = {n: recorded[n][place].as_py() for n in {*key, "epoch"}}
+                row = {n: recorded[n][index].as_py() for n in {*key, "epoch"}}
                 key_text = _row_name(key, row)
                 yield Difference(
                     table, topic, row["epoch"], key_text, CHANGED, name, *_texts(old, new)

@@ -164,10 +164,10 @@ class StreamingApplier(EpochWriter):
 
         for batch in read_messages(self.source, kind, keys, columns):
             fresh = []
-            for place, key in enumerate(row_keys(batch).tolist()):
+            for index, key in enumerate(row_keys(batch).tolist()):
                 if key not in seen:
                     seen.add(key)
-                    fresh.append(place)
+                    fresh.append(index)
 
             messages = pa.Table.from_batches([batch])
             if len(fresh) == messages.num_rows:

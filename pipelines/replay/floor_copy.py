@@ -166,9 +166,9 @@ class FloorCopy:
             files = files.filter(pc.fill_null(is_below, True))
 
         paths = files["path"].to_pylist() if files.num_rows else []
-        for place, path in enumerate(paths):
+        for index, path in enumerate(paths):
             with self.lake.translating_read_errors(table):
-                file = dataset_of(self.lake.place, table, files.slice(place, 1), schema)
+                file = dataset_of(self.lake.location, table, files.slice(index, 1), schema)
                 rows = file.to_table(filter=(epoch <= self.floor.epoch) & (epoch > deleted_epoch))
                 rows.validate(full=True)
 
@@ -176,7 +176,7 @@ class FloorCopy:
                 rows = _fill_ages(rows)
 
             if rows.num_rows:
-                yield write_file(target.place, table, PurePosixPath(path).name, rows)
+                yield write_file(target.location, table, PurePosixPath(path).name, rows)
 
     def _require_rows(self, table: str, expected: int, count: int) -> None:
         if count != expected:
@@ -199,7 +199,7 @@ class FloorCopy:
                 row["digest"] = digest = digest_of(row, digest)
 
             table = pa.Table.from_pylist(rows, schema=EPOCHS)
-            files.append(write_file(target.place, "epochs", new_name(rows[-1]["epoch"]), table))
+            files.append(write_file(target.location, "epochs", new_name(rows[-1]["epoch"]), table))
 
         deleted = 2 * last - sum(file.rows for file in files)
         transactions = {deleted_id(target.majority_lake_id()): deleted} if deleted else {}
@@ -264,9 +264,9 @@ def below_floor(lake: Lake) -> FloorCopy | None:
 
 def _fill_ages(pending: pa.Table) -> pa.Table:
     """Returns rows of `pending` with `age_from_at`: a lake of format 4 counts from `stored_at`."""
-    place = pending.schema.get_field_index("age_from_at")
+    column = pending.schema.get_field_index("age_from_at")
     age_from_at = pc.coalesce(pending["age_from_at"], pending["stored_at"])
-    return pending.set_column(place, pending.schema.field(place), age_from_at)
+    return pending.set_column(column, pending.schema.field(column), age_from_at)
 
 
 def _commit(

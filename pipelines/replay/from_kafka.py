@@ -47,21 +47,22 @@ class BoundedKafka(KafkaAdmin):
         super().__init__(settings, settings.kafka.topics())
         self._starts = dict(starts)
 
-    def beginning_offsets(self, places: Iterable[Partition]) -> dict[Partition, int]:
+    def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Returns the offset at which each partition begins for us.
 
         Errors: StartError if Kafka no longer has it.
         """
-        offsets = super().beginning_offsets(places)
+        offsets = super().beginning_offsets(partitions)
 
-        for place, start in self._starts.items():
-            if place in offsets and start < offsets[place]:
+        for (topic, partition), start in self._starts.items():
+            first = offsets.get((topic, partition), start)
+            if start < first:
                 raise StartError(
-                    f"Kafka has {place[0]} partition {place[1]} from offset {offsets[place]} on; "
-                    f"offset {start} was asked for"
+                    f"Kafka has {topic} partition {partition} from offset {first} on; offset "
+                    f"{start} was asked for"
                 )
 
-        return {place: self._starts.get(place, first) for place, first in offsets.items()}
+        return {at: self._starts.get(at, first) for at, first in offsets.items()}
 
 
 def identity_from_kafka(settings: Settings) -> Identity:
@@ -77,7 +78,7 @@ def offsets_since(kafka: KafkaAdmin, at_ms: int) -> dict[Partition, int]:
 
     Errors: StartError if there are none; KafkaAwayError.
     """
-    partitions = kafka.places()
+    partitions = kafka.partitions()
     starts = kafka.offsets_at(partitions, at_ms)
 
     if starts == kafka.end_offsets(partitions):
@@ -93,7 +94,7 @@ def offsets_before(kafka: KafkaAdmin, at_ms: int) -> dict[Partition, int]:
 
     Errors: StartError if there are none; KafkaAwayError.
     """
-    partitions = kafka.places()
+    partitions = kafka.partitions()
     ends = kafka.offsets_at(partitions, at_ms)
 
     if ends == kafka.beginning_offsets(partitions):
@@ -118,10 +119,10 @@ def backfill(
     """
     owner = f"{socket.gethostname()}:{os.getpid()}:backfill"
     with ExitStack() as resources:
-        lock = LakeLock(settings.lake.place(), owner)
+        lock = LakeLock(settings.lake.location(), owner)
         resources.callback(lock.release)
         spark = start_session("txlake backfill", settings.spark, lock.fds)
-        resources.enter_context(changing(settings.lake.place()))
+        resources.enter_context(changing(settings.lake.location()))
 
         return run_backfill(spark, settings, owner, starts or {}, ends or {}, progress)
 
@@ -136,7 +137,7 @@ def run_backfill(
 ) -> Rebuilt:
     """Does what `backfill` does, in a running session, on a lake that is locked already."""
     started = time.monotonic()
-    lake = Lake(settings.lake.place())
+    lake = Lake(settings.lake.location())
     kafka = BoundedKafka(settings, starts)
 
     kafka.check()
@@ -161,13 +162,13 @@ def run_backfill(
         kafka_ends = kafka.end_offsets(beginnings)
         _require_offsets(kafka_ends, starts, ends)
         targets = {
-            place: max(beginnings[place], min(ends.get(place, end), end))
-            for place, end in kafka_ends.items()
+            partition: max(beginnings[partition], min(ends.get(partition, end), end))
+            for partition, end in kafka_ends.items()
         }
 
         halves = 0
         for step in _split_ranges(beginnings, targets):
-            next_offsets = {r.place: r.to_offset for r in step}
+            next_offsets = {r.topic_partition: r.to_offset for r in step}
             epochs.run(next_offsets)
             halves += sum(
                 r.to_offset - r.from_offset for r in step if r.topic == settings.kafka.half_topic
@@ -182,12 +183,12 @@ def run_backfill(
 
 def _check_starts(epochs: EpochRunner, starts: Mapping[Partition, int]) -> None:
     landed = epochs.progress.landed()
-    for place, start in starts.items():
-        if start > landed.get(place, start):
+    for (topic, partition), start in starts.items():
+        end = landed.get((topic, partition), start)
+        if start > end:
             raise StartError(
-                f"the lake has landed {place[0]} partition {place[1]} up to offset "
-                f"{landed[place]}; from offset {start} on was asked for: what is between would be "
-                "missing"
+                f"the lake has landed {topic} partition {partition} up to offset {end}; from "
+                f"offset {start} on was asked for: what is between would be missing"
             )
 
 
@@ -205,11 +206,12 @@ def _require_offsets(
                 "and has no such partition"
             )
 
-    for place, start in starts.items():
-        if start > kafka_ends[place]:
+    for (topic, partition), start in starts.items():
+        end = kafka_ends[topic, partition]
+        if start > end:
             raise StartError(
-                f"Kafka has {place[0]} partition {place[1]} up to offset {kafka_ends[place]}; from "
-                f"offset {start} on was asked for"
+                f"Kafka has {topic} partition {partition} up to offset {end}; from offset {start} "
+                "on was asked for"
             )
 
 
@@ -231,4 +233,4 @@ def _split_ranges(
 
 
 def _count(beginnings: Mapping[Partition, int], ends: Mapping[Partition, int]) -> int:
-    return sum(end - beginnings[place] for place, end in ends.items())
+    return sum(end - beginnings[partition] for partition, end in ends.items())

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from pipelines.epoch.parameters import plan_limits, plan_parameters
 from pipelines.errors import StartError
-from pipelines.replay.archive import Archive, EpochBoundary, Place
+from pipelines.replay.archive import Archive, EpochBoundary, Partition
 from pipelines.replay.epochs import RecordedAsker, ReplayedEpochs
 from pipelines.replay.floor_copy import FloorCopy, below_floor
 from pipelines.replay.refill import OWNER, ArchiveRunner, Identity
@@ -108,7 +108,7 @@ def identity_of(lake: Lake) -> Identity:
 
 
 def fill(
-    place: LakeLocation | str,
+    location: LakeLocation | str,
     archive: Archive,
     identity: Identity,
     progress: ProgressCallback | None = None,
@@ -121,17 +121,17 @@ def fill(
     Errors: StartError if records are missing between the lake's end and the archive's begin.
     """
     return _with_lock(
-        lake_location(place), lambda lake: _fill(lake, archive, identity, progress, None)
+        lake_location(location), lambda lake: _fill(lake, archive, identity, progress, None)
     )
 
 
-def _with_lock(place: LakeLocation, write: Callable[[BufferedLake], Rebuilt]) -> Rebuilt:
+def _with_lock(location: LakeLocation, write: Callable[[BufferedLake], Rebuilt]) -> Rebuilt:
     with ExitStack() as resources:
-        lock = LakeLock(place, f"{socket.gethostname()}:{os.getpid()}:replay")
+        lock = LakeLock(location, f"{socket.gethostname()}:{os.getpid()}:replay")
         resources.callback(lock.release)
-        resources.enter_context(changing(place))
+        resources.enter_context(changing(location))
 
-        target = BufferedLake(place)
+        target = BufferedLake(location)
         resources.callback(target.wait)
         return write(target)
 
@@ -271,9 +271,9 @@ def _fill(
     return to_result(first, last, runner.transactions, started, floor_epoch)
 
 
-def _count(boundary: EpochBoundary, starts: Mapping[Place, int]) -> int:
+def _count(boundary: EpochBoundary, starts: Mapping[Partition, int]) -> int:
     """Returns the number of records up to a boundary."""
-    return sum(end - starts[place] for place, end in boundary.ends.items())
+    return sum(end - starts[partition] for partition, end in boundary.ends.items())
 
 
 def _copy_floor(target: BufferedLake, below: FloorCopy) -> int:

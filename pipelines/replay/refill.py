@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from checker.frames import RULE_VERSION, Parameters
 from pipelines.errors import StartError
-from pipelines.replay.archive import Archive, EpochBoundary, Place
+from pipelines.replay.archive import Archive, EpochBoundary, Partition
 from pipelines.replay.epochs import ReplayedEpochs
 from storage.lake.buffered import BufferedLake
 from storage.lake.epochs import Plan, Range
@@ -53,36 +53,39 @@ class ArchiveRunner:
     transactions: int = 0
 
     def slices(
-        self, boundaries: Sequence[EpochBoundary], starts: Mapping[Place, int]
+        self, boundaries: Sequence[EpochBoundary], starts: Mapping[Partition, int]
     ) -> Iterator[EpochSlice]:
         """Returns the ranges that are new to the lake with their records, one slice a boundary."""
-        landed: Mapping[Place, int] = self.epochs.progress.landed()
+        landed: Mapping[Partition, int] = self.epochs.progress.landed()
 
         for boundary in boundaries:
             ranges = tuple(self._ranges(boundary, starts, landed))
             new = ranges if any(r.from_offset < r.to_offset for r in ranges) else ()
             records, is_streamed = self.read(new)
             yield EpochSlice(boundary, new, records, is_streamed)
-            landed = {r.place: r.to_offset for r in ranges}
+            landed = {r.topic_partition: r.to_offset for r in ranges}
 
     def _ranges(
-        self, boundary: EpochBoundary, starts: Mapping[Place, int], landed: Mapping[Place, int]
+        self,
+        boundary: EpochBoundary,
+        starts: Mapping[Partition, int],
+        landed: Mapping[Partition, int],
     ) -> Iterator[Range]:
         topics = self.identity.limits.topics
         ends = {(topics[kind], queue): end for (kind, queue), end in boundary.ends.items()}
         first_offsets = {(topics[kind], queue): offset for (kind, queue), offset in starts.items()}
 
-        for place in sorted({*landed, *ends}):
-            start = landed.get(place, first_offsets.get(place, 0))
-            end = max(start, ends.get(place, 0))
-            if place in landed and first_offsets.get(place, 0) > start:
+        for partition in sorted({*landed, *ends}):
+            start = landed.get(partition, first_offsets.get(partition, 0))
+            end = max(start, ends.get(partition, 0))
+            if partition in landed and first_offsets.get(partition, 0) > start:
                 raise StartError(
-                    f"{self.target.path} has landed {place[0]} partition {place[1]} up to offset "
-                    f"{start}, and the records begin at {first_offsets[place]}: what is "
+                    f"{self.target.path} has landed {partition[0]} partition {partition[1]} up to "
+                    f"offset {start}, and the records begin at {first_offsets[partition]}: what is "
                     "between is missing"
                 )
 
-            yield Range(*place, start, end, end)
+            yield Range(*partition, start, end, end)
 
     def read(self, planned: Sequence[Range]) -> tuple[dict[str, pa.Table], bool]:
         """Returns the records of some ranges, and whether they are too large to be read whole."""

@@ -130,9 +130,9 @@ class Source:
             return lambda _: None
 
         plans = read_plans(self.lake, [first, last])
-        begins = {r.place: r.from_offset for r in plans[first].ranges}
+        begins = {r.topic_partition: r.from_offset for r in plans[first].ranges}
         ends = plans[last].landed()
-        total = sum(end - begins.get(place, 0) for place, end in ends.items())
+        total = sum(end - begins.get(partition, 0) for partition, end in ends.items())
         done = 0
 
         def add(records: int) -> None:

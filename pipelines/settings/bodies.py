@@ -67,7 +67,8 @@ def _check(section: Mapping[str, Any], place: str) -> None:
         if key not in section:
             raise SettingsError(f"{place} {key} is missing; {_ALLOWED[key]} is needed")
 
-    body, message = section["body"], section.get("message", "")
+    body = section["body"]
+    message = section.get("message", "")
     for key, is_right in (
         ("body", body in FORMATS),
         ("schema", _is_name(section["schema"])),

@@ -156,35 +156,35 @@ _USER_INFO: Final = re.compile(r"(?<=://)[^/@\s]+@")
 def library_options(values: Any, section: str, library: Library) -> dict[str, str]:
     """Returns the settings of a library, with secrets from their variables and files.
 
-    Input: the section of the file; `<key>_env` and `<key>_file` name the place of a key's value.
+    Input: the section of the file; `<key>_env` and `<key>_file` say where a key's value is.
     Errors: SettingsError.
     """
     options: dict[str, str] = {}
     known: set[str] = set()
 
     for name, value in section_of(values, section).items():
-        place = f"{section} {name}"
+        setting = f"{section} {name}"
         key, ending = secret_name(name)
 
         if key.lower() in library.reserved:
-            raise SettingsError(f"{place} is set by txlake; connection settings are allowed")
+            raise SettingsError(f"{setting} is set by txlake; connection settings are allowed")
         if not ending and library.is_secret(key):
             raise SettingsError(
-                f"{place}: a secret does not stand in a settings file; use {key}_env (a variable) "
-                f"or {key}_file (a file)"
+                f"{setting}: a secret does not stand in a settings file; use {key}_env (a "
+                f"variable) or {key}_file (a file)"
             )
         if library.name(key) in known:
             raise SettingsError(f"{section} {key} stands twice: one of them is allowed")
         known.add(library.name(key))
 
-        text = _text(value, place)
-        _require_long(key, text, place, library)
+        text = _text(value, setting)
+        _require_long(key, text, setting, library)
         options[key] = secret(name, text, section) if ending else text
 
     return options
 
 
-def _require_long(key: str, text: str, place: str, library: Library) -> None:
+def _require_long(key: str, text: str, setting: str, library: Library) -> None:
     """Checks a time limit that would end each request before its answer; 0 means no limit.
 
     Errors: SettingsError.
@@ -192,7 +192,7 @@ def _require_long(key: str, text: str, place: str, library: Library) -> None:
     min_ms = library.ms_min.get(key, 0)
     if text.isdecimal() and 0 < int(text) < min_ms:
         raise SettingsError(
-            f"{place} = {text}: at least {min_ms} ms are allowed: Kafka could not answer in less"
+            f"{setting} = {text}: at least {min_ms} ms are allowed: Kafka could not answer in less"
         )
 
 
@@ -234,8 +234,8 @@ def redacted(library: Library | None, name: str, value: Any) -> Any:
     return _JAVA_PROPERTY.sub(rf"\g<1>{HIDDEN}", _USER_INFO.sub(f"{HIDDEN}@", value))
 
 
-def _text(value: Any, place: str) -> str:
+def _text(value: Any, setting: str) -> str:
     """Returns a setting's value as the text for the library."""
     if not isinstance(value, str | int | float | bool) or "\0" in str(value):
-        raise SettingsError(f"{place}: text without NUL, a number, true or false is allowed")
+        raise SettingsError(f"{setting}: text without NUL, a number, true or false is allowed")
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -42,10 +42,10 @@ def section_of(values: Any, section: str) -> dict[str, Any]:
     return values
 
 
-def warn_if_others_can_read(path: str, place: str) -> None:
+def warn_if_others_can_read(path: str, setting: str) -> None:
     """Logs a warning if every user of this machine may read the file of a secret.
 
-    Input: `place`: the setting or option with the file's name. Errors: OSError.
+    Input: `setting`: the setting or option with the file's name. Errors: OSError.
     Replay: a process warns once of each file.
     """
     mode = stat.S_IMODE(Path(path).stat().st_mode)
@@ -53,7 +53,10 @@ def warn_if_others_can_read(path: str, place: str) -> None:
     if mode & stat.S_IROTH and path not in _warned_paths:
         _warned_paths.add(path)
         log.warning(
-            "%s: every user of this machine may read %s (mode %o): chmod 600 it", place, path, mode
+            "%s: every user of this machine may read %s (mode %o): chmod 600 it",
+            setting,
+            path,
+            mode,
         )
 
 
@@ -63,12 +66,12 @@ def secret(name: str, value: str, section: str) -> str:
     Errors: SettingsError if there is none. It does not have the value: a user who mistakes the
     setting for the secret itself would find the secret in a log.
     """
-    place = f"{section} {name}"
+    setting = f"{section} {name}"
 
     if name.endswith("_env"):
         if value not in os.environ:
             raise SettingsError(
-                f"{place}: no such environment variable is set; the name of one is allowed, not "
+                f"{setting}: no such environment variable is set; the name of one is allowed, not "
                 "the secret"
             )
         return os.environ[value]
@@ -77,9 +80,9 @@ def secret(name: str, value: str, section: str) -> str:
         return Path(value).read_text(encoding="utf-8-sig").rstrip("\r\n")
     except OSError as error:
         raise SettingsError(
-            f"{place}: {error.strerror}; the path of a file is allowed, not the secret"
+            f"{setting}: {error.strerror}; the path of a file is allowed, not the secret"
         ) from None
     except UnicodeDecodeError:
-        raise SettingsError(f"{place}: the file is not text in UTF-8") from None
+        raise SettingsError(f"{setting}: the file is not text in UTF-8") from None
     except ValueError:
-        raise SettingsError(f"{place}: no file can have this name") from None
+        raise SettingsError(f"{setting}: no file can have this name") from None

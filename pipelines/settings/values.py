@@ -30,7 +30,11 @@ _DELAY_DAYS_MAX = 36_500
 _HOST = re.compile(r"[\w.-]+|\[[0-9A-Fa-f:.%]+\]", re.ASCII)
 
 
+# The metadata of fields: `is_allowed`, a test of the value, and `allowed`, the same in words.
+
+
 def _limits(low: int, high: int) -> str:
+    """Returns the limits of a whole number in words."""
     if high == _LONG_MAX:
         return f"a whole number >= {low}"
     return f"a whole number {low} .. {'10^15' if high == _SPAN_MS_MAX else high}"
@@ -67,11 +71,14 @@ def _not_empty() -> dict[str, Any]:
 
 
 def _are_servers(text: str) -> bool:
-    parts = [server.strip().rpartition(":") for server in text.split(",")]
-    return all(
-        _HOST.fullmatch(host) and re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 65_536
-        for host, _, port in parts
-    )
+    return all(_is_server(server.strip()) for server in text.split(","))
+
+
+def _is_server(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    is_port = bool(re.fullmatch("[0-9]{1,5}", port)) and 0 < int(port) < 65_536
+
+    return is_port and _HOST.fullmatch(host) is not None
 
 
 @dataclass(frozen=True)
@@ -86,7 +93,7 @@ class LakeSettings:
     pending_snapshot_epochs: int = field(default=100, metadata=_whole(1, 500))
     store: dict[str, str] = field(default_factory=dict, repr=False)
 
-    def place(self) -> LakeLocation:
+    def location(self) -> LakeLocation:
         """Returns the lake's location. Errors: NotALakeError."""
         return lake_location(self.path, self.store)
 
@@ -261,7 +268,10 @@ class Settings:
     spark: dict[str, str] = field(default_factory=dict, repr=False)
 
     def parameters(self) -> Parameters:
-        """Returns the parameters of the decision; they are recorded in every epoch's plan."""
+        """Returns the parameters of the decision; they are recorded in every epoch's plan.
+
+        Some are no settings: a replay of an older epoch finds another value in its plan.
+        """
         transaction = self.transaction
 
         return Parameters(
@@ -280,11 +290,12 @@ class Settings:
             group_topics_max=self.topics.group_topics_max,
             delay_levels_ms=p.delay_levels_ms(self.delay.levels),
             deliver_at_max_ms=self.delay.deliver_at_max_ms,
+            own_topics=tuple(sorted(self.wire_limits().own_topics())),
+            check_topic_prefix=self.kafka.check_topic_prefix,
+            # No settings, but rules that older versions did not have.
             deliver_at_goes_first=True,
             due_at_max=p.INSTANT_MS_MAX,
             ages_from_known_at=True,
-            own_topics=tuple(sorted(self.wire_limits().own_topics())),
-            check_topic_prefix=self.kafka.check_topic_prefix,
         )
 
     def wire_limits(self) -> WireLimits:
@@ -302,12 +313,12 @@ class Settings:
         maintenance = self.maintenance
 
         return MaintenanceLimits(
-            maintenance.merge_files,
-            maintenance.file_bytes_max,
-            maintenance.checkpoint_commits,
-            maintenance.log_retention_ms,
-            maintenance.file_retention_ms,
-            maintenance.stream_retention_ms,
-            self.lake.retention_ms,
-            Retention(self.topics.retention_ms, self.topics.retention_bytes),
+            merge_files=maintenance.merge_files,
+            file_bytes_max=maintenance.file_bytes_max,
+            checkpoint_commits=maintenance.checkpoint_commits,
+            log_retention_ms=maintenance.log_retention_ms,
+            file_retention_ms=maintenance.file_retention_ms,
+            stream_retention_ms=maintenance.stream_retention_ms,
+            retention_ms=self.lake.retention_ms,
+            topics=Retention(self.topics.retention_ms, self.topics.retention_bytes),
         )

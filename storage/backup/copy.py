@@ -191,7 +191,7 @@ class _Copy:
         """Copies one file. Output: its bytes."""
         size = 0
         with (
-            self._lake.place.reading(folder).open_input_stream(name) as source,
+            self._lake.location.reading(folder).open_input_stream(name) as source,
             self._files.open_output_stream(f"{folder}/{name}") as sink,
         ):
             while chunk := source.read(_CHUNK_BYTES):

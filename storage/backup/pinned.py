@@ -131,7 +131,7 @@ def _pin_table(lake: Lake, lake_id: str, table: str, transaction: int) -> Pinned
 
 def _transaction(lake: Lake, table: str, version: int, app_id: str) -> int | None:
     """Returns the transaction of one commit; None if it has none of the lake's."""
-    log = lake.place.reading(f"{table}/_delta_log")
+    log = lake.location.reading(f"{table}/_delta_log")
     try:
         with log.open_input_stream(entry_name(version)) as stream:
             lines = stream.read().splitlines()
@@ -149,7 +149,7 @@ def _at(lake: Lake, table: str, version: int, handle: DeltaTable | None) -> Pinn
 
     with lake.translating_read_errors(table):
         if handle is None:
-            options = lake.place.storage_options
+            options = lake.location.storage_options
             handle = DeltaTable(lake.table_path(table), version=version, storage_options=options)
         files = files_of(handle)
 
@@ -159,7 +159,7 @@ def _at(lake: Lake, table: str, version: int, handle: DeltaTable | None) -> Pinn
 
 def _log_of(lake: Lake, table: str, version: int) -> Iterator[str]:
     """Yields the files that tell a version: the newest checkpoint up to it, and what follows."""
-    folder = lake.place.filesystem(f"{table}/_delta_log")
+    folder = lake.location.filesystem(f"{table}/_delta_log")
     names = [info.base_name for info in folder.get_file_info(pa_fs.FileSelector(""))]
     entries = {version_of(name) for name in names if name.endswith(".json")}
 

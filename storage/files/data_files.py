@@ -75,7 +75,7 @@ class FileWriter:
     """
 
     def __init__(
-        self, place: LakeLocation, table: str, name: str, schema: pa.Schema, **options: Any
+        self, location: LakeLocation, table: str, name: str, schema: pa.Schema, **options: Any
     ) -> None:
         self._table = table
         self._name = name
@@ -83,7 +83,7 @@ class FileWriter:
         self._row_bytes = 0
 
         self._statistics = Statistics(table, schema)
-        self._stream = place.filesystem(table).open_output_stream(name)
+        self._stream = location.filesystem(table).open_output_stream(name)
         self._parquet = pq.ParquetWriter(
             self._stream,
             schema,
@@ -123,13 +123,18 @@ class FileWriter:
 
 
 def write_file(
-    place: LakeLocation, table: str, name: str, rows: pa.Table, group_rows: int = 0, **options: Any
+    location: LakeLocation,
+    table: str,
+    name: str,
+    rows: pa.Table,
+    group_rows: int = 0,
+    **options: Any,
 ) -> DataFile:
     """Writes rows into one new file of a table.
 
     Input: rows of the table's schema; `group_rows`, `options`: as of `FileWriter`.
     """
-    file = FileWriter(place, table, name, rows.schema, **options)
+    file = FileWriter(location, table, name, rows.schema, **options)
     file.write(rows, group_rows)
     return file.close()
 
@@ -142,12 +147,12 @@ def _group_rows(table: str, rows: int, size: int) -> int:
     return -(-rows // max(1, groups)) or 1
 
 
-def require_visible(place: LakeLocation, table: str, files: Sequence[DataFile]) -> None:
+def require_visible(location: LakeLocation, table: str, files: Sequence[DataFile]) -> None:
     """Checks that files exist: VACUUM deletes old ones that no commit names.
 
     Errors: LakeError; the epoch is landed again by the next start.
     """
-    filesystem = place.filesystem(table)
+    filesystem = location.filesystem(table)
     missing = list(files)
     deadline = time.monotonic() + VISIBLE_S
 
@@ -161,7 +166,7 @@ def require_visible(place: LakeLocation, table: str, files: Sequence[DataFile]) 
 
         if missing and time.monotonic() > deadline:
             raise LakeError(
-                f"the file {missing[0].path} of the table {table} of {place.path} was written "
+                f"the file {missing[0].path} of the table {table} of {location.path} was written "
                 f"for an epoch and is not there after {VISIBLE_S:.0f} s: nothing is lost, "
                 "start again; if maintenance has deleted it, a longer "
                 "maintenance.file_retention_ms keeps it"

@@ -78,9 +78,9 @@ class LakeLocation:
         return pa_fs.SubTreeFileSystem(table, root) if table else root
 
 
-def is_s3(place: LakeLocation) -> bool:
+def is_s3(location: LakeLocation) -> bool:
     """Returns whether it is in S3, or in a store with its protocol."""
-    return place.path.startswith(_S3)
+    return location.path.startswith(_S3)
 
 
 def lake_location(
@@ -91,11 +91,11 @@ def lake_location(
         return path
 
     try:
-        place = LakeLocation(lake_path(path))
+        location = LakeLocation(lake_path(path))
     except ValueError as error:
         raise NotALakeError(f"the lake {error}") from error
 
-    return place if place.is_local else replace(place, options=dict(options or {}))
+    return location if location.is_local else replace(location, options=dict(options or {}))
 
 
 @dataclass(frozen=True)
@@ -110,12 +110,12 @@ class S3Access:
     is_virtual_hosted: bool
 
 
-def s3_access(place: LakeLocation) -> S3Access:
+def s3_access(location: LakeLocation) -> S3Access:
     """Returns how to reach S3 by a location's options.
 
     An endpoint and a region can be in the environment, too, as delta-rs reads them there.
     """
-    options = {key.lower().removeprefix("aws_"): value for key, value in place.options.items()}
+    options = {key.lower().removeprefix("aws_"): value for key, value in location.options.items()}
 
     def option(*names: str) -> str | None:
         return next(filter(None, map(options.get, names)), None)

@@ -28,17 +28,17 @@ _OPTIONS: Final = frozenset(
 _KEY: Final = "AWS_ACCESS_KEY_ID"
 
 
-def s3_client(place: LakeLocation) -> S3Store | None:
+def s3_client(location: LakeLocation) -> S3Store | None:
     """Returns a client whose paths begin at the lake; None if delta-rs has to do it.
 
     Roles and profiles are left to delta-rs: they need a key, as an option or in the environment.
     """
-    names = {key.lower().removeprefix("aws_") for key in place.options}
+    names = {key.lower().removeprefix("aws_") for key in location.options}
     has_key = "access_key_id" in names or _KEY in os.environ
 
-    if not is_s3(place) or not has_key or not names <= _OPTIONS:
+    if not is_s3(location) or not has_key or not names <= _OPTIONS:
         return None
-    return _open(place.path, tuple(sorted(place.options.items())))
+    return _open(location.path, tuple(sorted(location.options.items())))
 
 
 @functools.lru_cache(maxsize=8)

@@ -30,15 +30,15 @@ _RIGHTS: Final = {
 }
 
 
-def s3_policy(place: LakeLocation, role: str) -> dict[str, Any]:
+def s3_policy(location: LakeLocation, role: str) -> dict[str, Any]:
     """Returns the policy of a role for a lake in S3; without a statement if it needs none.
 
     Errors: NotALakeError if the lake is not in S3.
     """
-    if not is_s3(place):
-        raise NotALakeError(f"the lake {place.path} is not in S3: a policy is about s3://")
+    if not is_s3(location):
+        raise NotALakeError(f"the lake {location.path} is not in S3: a policy is about s3://")
 
-    bucket, _, prefix = place.path.partition("://")[2].partition("/")
+    bucket, _, prefix = location.path.partition("://")[2].partition("/")
     statements: list[dict[str, Any]] = []
     for tables, actions in _RIGHTS[role]:
         folders = [f"{prefix}/{table}".rstrip("/") for table in tables]

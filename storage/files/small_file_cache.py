@@ -26,9 +26,9 @@ KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 class SmallFileCache(DeltaStorageHandler):
     """The files of one lake that were read last. Input: where it is, in a store."""
 
-    def __init__(self, place: LakeLocation) -> None:
-        super().__init__(place.path, dict(place.options))
-        self._client = s3_client(place)
+    def __init__(self, location: LakeLocation) -> None:
+        super().__init__(location.path, dict(location.options))
+        self._client = s3_client(location)
         self._lock = threading.Lock()
         self._contents: dict[str, pa.Buffer] = {}
         self._bytes = 0

@@ -32,8 +32,8 @@ _WRITERS = 4
 class BufferedLake(Lake):
     """A lake that one replay writes; rows of an epoch come in the order of epochs."""
 
-    def __init__(self, place: str | LakeLocation) -> None:
-        super().__init__(place)
+    def __init__(self, location: str | LakeLocation) -> None:
+        super().__init__(location)
 
         self._versions: dict[str, int] = {}
         self.row_counts = RowCounts(  # rows that wait are counted; versions are those on disk
@@ -140,7 +140,7 @@ class BufferedLake(Lake):
         if waiting:
             self._write(table, pa.concat_tables(waiting))
 
-        if self.place.is_local:
+        if self.location.is_local:
             require_room(self.table_path(table), 0)  # how many rows come is not known yet
 
         schema = self.schema(table)

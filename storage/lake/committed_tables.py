@@ -31,7 +31,7 @@ class CommittedTables:
     tables: Mapping[str, TableVersion]
 
     @classmethod
-    def by(cls, progress: Progress) -> CommittedTables:
+    def from_progress(cls, progress: Progress) -> CommittedTables:
         """Returns the same from where the epochs stand."""
         return cls(progress.next_epoch - 1, progress.newest_epoch, progress.tables)
 

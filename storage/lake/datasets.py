@@ -16,7 +16,7 @@ _PRUNING = ("epoch", "queue_id", "queue_offset", "transaction_id")
 
 
 def dataset_of(
-    place: LakeLocation,
+    location: LakeLocation,
     table: str,
     files: pa.Table,
     schema: pa.Schema,
@@ -28,7 +28,7 @@ def dataset_of(
     Input: the files as `files_of` returns them; `bounds`: what holds for all rows of each;
     `filesystem`: another way to the table's files.
     """
-    filesystem = filesystem or place.reading(table)
+    filesystem = filesystem or location.reading(table)
     parquet = ds.ParquetFileFormat()
     paths = files["path"].to_pylist()
 

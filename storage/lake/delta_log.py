@@ -27,35 +27,40 @@ from storage.files.s3_client import s3_client
 from storage.lake.store_error import store_error
 from txlake._delta_log import entry_name, version_of
 
-# The newest protocol whose tables our entries fit: no feature that a writer has to know.
+# Up to this writer version of Delta our entries are complete. Later ones can ask a writer for more:
+# checks of constraints, a change feed.
 _WRITER_VERSION_MAX = 2
 
 
 class LogEntries:
-    """One table's log. Errors: StoreRefusedError, StoreAwayError: the entry can be there or not."""
+    """One table's log, to which entries are appended.
 
-    def __init__(self, place: LakeLocation, table: str, client: S3Store) -> None:
-        self._place = place
+    Errors: StoreRefusedError, StoreAwayError: the entry may have been written or not.
+    """
+
+    def __init__(self, location: LakeLocation, table: str, client: S3Store) -> None:
+        self._location = location
         self._table = table
         self._client = client
         self._folder = f"{table}/_delta_log"
 
     def append_entry(self, version: int, entry: bytes) -> bool:
-        """Writes the entry of a version, if it is the newest then.
+        """Writes the entry of a version, unless the log has that version or a later one.
 
-        A driver that slept until another had cleaned up the log would put an entry that nobody
-        reads. So the log of `epochs`, whose rows begin and end an epoch, is listed after the PUT.
+        A driver that was suspended until another had cleaned up the log finds no entry of its
+        version, and puts one that nobody reads. So the log of `epochs`, whose rows begin and end an
+        epoch, is listed after the PUT.
         Output: False if another has written that version, or a later one.
         """
+        path = f"{self._folder}/{entry_name(version)}"
         try:
-            path = f"{self._folder}/{entry_name(version)}"
             obstore.put(self._client, path, entry, mode="create", use_multipart=False)
             return self._table != "epochs" or not self._has_newer(version, path)
         except AlreadyExistsError:
             return False
         except BaseError as error:
-            raise store_error(self._place, error) or StoreAwayError(
-                f"{self._place.path}: {error}"
+            raise store_error(self._location, error) or StoreAwayError(
+                f"{self._location.path}: {error}"
             ) from error
 
     def _has_newer(self, version: int, path: str) -> bool:
@@ -69,10 +74,10 @@ class LogEntries:
         return False
 
 
-def log_entries(place: LakeLocation, table: str) -> LogEntries | None:
-    """Returns a table's log; None if delta-rs has to write it."""
-    client = s3_client(place)
-    return None if client is None else LogEntries(place, table, client)
+def log_entries(location: LakeLocation, table: str) -> LogEntries | None:
+    """Returns a table's log; None if delta-rs has to write it, since there is no `s3_client`."""
+    client = s3_client(location)
+    return None if client is None else LogEntries(location, table, client)
 
 
 def is_supported(handle: DeltaTable) -> bool:
@@ -121,10 +126,11 @@ def with_added(files: pa.Table, added: Sequence[DataFile]) -> pa.Table:
 
     rows = [_row(file) for file in added]
     names = [name for name in files.column_names if any(name in row for row in rows)]
-    columns = [
-        pa.array([row.get(name) for row in rows]).cast(files.schema.field(name).type)
-        for name in names
-    ]
+
+    columns = []
+    for name in names:
+        values = pa.array([row.get(name) for row in rows])
+        columns.append(values.cast(files.schema.field(name).type))
 
     return pa.concat_tables([files, pa.table(columns, names)], promote_options="default")
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from storage.errors import OwnerError
 from storage.lake.chain import with_digest
-from storage.lake.epochs import Place, Plan, committed_row, planned_row
+from storage.lake.epochs import Partition, Plan, committed_row, planned_row
 from storage.lake.lake import Lake
 from storage.lake.progress import Progress
 from storage.schemas import SNAPSHOT
@@ -45,7 +45,7 @@ def write_commit(
     lake: Lake,
     progress: Progress,
     plan: Plan,
-    next_offsets: Mapping[Place, int],
+    next_offsets: Mapping[Partition, int],
     counts: Mapping[str, int],
     step_ms: Mapping[str, int],
     work: Mapping[str, int] | None = None,

@@ -27,7 +27,7 @@ from storage.rows import instant, milliseconds
 from storage.schemas import EPOCHS, SNAPSHOT, STATE_TABLES
 
 PLANNED, COMMITTED = "planned", "committed"
-Place = tuple[str, int]
+Partition = tuple[str, int]  # Kafka topic, partition
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Range:
     asked_end_offset: int | None = None
 
     @property
-    def place(self) -> Place:
+    def topic_partition(self) -> Partition:
         """Returns the Kafka partition."""
         return self.topic, self.partition
 
@@ -96,17 +96,18 @@ class Plan:
         """Returns the Kafka topics that it lands, by kind."""
         return dict(self.parameters["wire"]["topics"])
 
-    def landed(self) -> dict[Place, int]:
+    def landed(self) -> dict[Partition, int]:
         """Returns where landing stands after this epoch."""
-        return {r.place: r.to_offset for r in self.ranges}
+        return {r.topic_partition: r.to_offset for r in self.ranges}
 
-    def has_unreached_ends(self, landed: Mapping[Place, int]) -> bool:
+    def has_unreached_ends(self, landed: Mapping[Partition, int]) -> bool:
         """Returns whether Kafka had more records for this epoch than have landed since.
 
         Input: the next offset to land of each partition.
         """
         return any(
-            max(r.end_offset, r.asked_end_offset or 0) > landed.get(r.place, 0) for r in self.ranges
+            max(r.end_offset, r.asked_end_offset or 0) > landed.get(r.topic_partition, 0)
+            for r in self.ranges
         )
 
     def queue_ends(self, topic: str) -> dict[int, int]:

@@ -1,10 +1,11 @@
-"""Check by the logs, before a lake is used, that it holds all committed rows.
+"""The check, before a lake is used, that its tables hold all committed rows, by their logs.
 
-The newest committed rows record the version that each table had reached and how many rows it held
-(`epoch_log`); the table's log says how many of them were deleted below the floor. A table that is
-missing, is at an older version, holds more or fewer rows, has lost a file, or belongs to another
-lake was changed by another program than the job; so was a row of `epochs` whose digest does not
-fit. Such a lake is refused.
+The committed rows of `epochs` record the version that each table had reached, and how many rows it
+held. The table's own log says how many of them were deleted below the floor.
+
+A lake is refused if a table is missing, is at an older version, holds more or fewer rows, has lost
+a file, or belongs to another lake, or if the digest of a row of `epochs` does not fit. Then another
+program than the job has changed it.
 
 A reader beside a running job reads the rows of `epochs` first: the tables are then ahead of them,
 never behind. Maintenance can look like damage for a moment, so a reader checks again before it
@@ -35,16 +36,17 @@ from txlake._committed import count_committed, lost_file
 from txlake._counted import counted
 from txlake._delta_log import files_of_table, lake_id_of
 
-_ABSENT = TableVersion(0, 0)
+_NO_VERSION = TableVersion(0, 0)  # of a table that no committed row names
 _TRIES = 4
 _PAUSE_S = 0.05  # ten times what a step of maintenance takes to commit
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with one table; `epoch` and `state` name a row of `epochs`.
+    """A fault of one table.
 
-    `is_unplanned`: it has rows of an epoch that is not planned.
+    `problem`: the predicate of a sentence about the table. `epoch`, `state`: the row of `epochs`
+    that is wrong, if one is. `is_unplanned`: the table has rows of an epoch that is not planned.
     """
 
     table: str
@@ -57,9 +59,9 @@ class Fault:
 def require_intact(lake: Lake, progress: Progress, *, is_exclusive: bool = False) -> None:
     """Checks that a lake is whole.
 
-    Input: where its epochs stand; `is_exclusive`: the lake is not being written, so its tables hold
+    Input: where its epochs stand; `is_exclusive`: nobody writes the lake, so its tables hold
     exactly what was committed.
-    Errors: BrokenLakeError naming the first table, what is wrong and the way back.
+    Errors: BrokenLakeError that names the first faulty table, its fault, and the way back.
     """
     _refuse(lake, find_faults(lake, progress, is_exclusive=is_exclusive))
 
@@ -144,7 +146,7 @@ def find_faults(
     is_exclusive: bool = False,
 ) -> list[Fault]:
     """Returns what is wrong, table by table; an empty list when the lake is whole."""
-    expected = CommittedTables.by(progress)
+    expected = CommittedTables.from_progress(progress)
     faults = _chain_faults(lake, progress)
 
     unreadable: list[Fault] = []
@@ -163,12 +165,14 @@ def _table_faults(
     faults = []
     newest_epochs = {}
 
-    for table in sorted({"epochs", *tables}, key=lambda name: (name != "epochs", name)):
+    for table in ["epochs", *sorted(set(tables) - {"epochs"})]:
         try:
             problem, newest_epochs[table] = _problem(lake, table, expected, is_exclusive)
         except MissingTableError:
-            at = expected.tables.get(table, _ABSENT).version
-            problem = f"is missing; its version was {at} when epoch {expected.committed} committed"
+            version = expected.tables.get(table, _NO_VERSION).version
+            problem = (
+                f"is missing; its version was {version} when epoch {expected.committed} committed"
+            )
         except BrokenLakeError as error:
             problem = error.problem
 
@@ -183,7 +187,11 @@ def _table_faults(
 def _problem(
     lake: Lake, table: str, expected: CommittedTables, is_exclusive: bool
 ) -> tuple[str | None, int]:
-    """Returns what is wrong with a table, if anything is, and the newest epoch in it."""
+    """Returns the problem of a table, None if it has none, and the newest epoch of its rows.
+
+    That epoch is 0 for a table that has a problem before its rows are counted, for `lake`, and for
+    `epochs`, which plans itself.
+    """
     handle = lake.handle(table)
 
     own_id = lake_id_of(handle)
@@ -191,11 +199,13 @@ def _problem(
     if own_id != lake_id:
         return f"belongs to another lake ({own_id or 'unnamed'}, not {lake_id})", 0
 
-    at = expected.tables.get(table, _ABSENT)
+    at = expected.tables.get(table, _NO_VERSION)
+    since = f"when epoch {expected.committed} committed"
     if handle.version() < at.version:
-        return _then(f"is at version {handle.version()}", f"was at {at.version}", expected), 0
+        return f"is at version {handle.version()}, and was at {at.version} {since}", 0
 
     files = lake.table(table).files(handle)
+
     foreign = _foreign_file(lake, table, files)
     if foreign is not None:
         return f"names {foreign}, which is no file in its own folder", 0
@@ -213,7 +223,7 @@ def _problem(
     row_count += deleted_rows(handle)
 
     if row_count < at.rows or (is_exclusive and row_count != at.rows):
-        return _then(f"holds {counted(row_count, 'row')}", f"held {at.rows}", expected), newest
+        return f"holds {counted(row_count, 'row')}, and held {at.rows} {since}", newest
     return None, newest
 
 
@@ -234,16 +244,12 @@ def _epochs_problem(
     return None
 
 
-def _then(now: str, then: str, expected: CommittedTables) -> str:
-    return f"{now}, and {then} when epoch {expected.committed} committed"
-
-
 def _count_committed(lake: Lake, table: str, files: pa.Table, committed: int) -> tuple[int, int]:
     """Returns how many rows of committed epochs a table holds, and the newest epoch of any row."""
 
     def read_epochs(unsure: pa.Table) -> pa.ChunkedArray:
         with lake.translating_read_errors(table):
-            dataset = dataset_of(lake.place, table, unsure, lake.schema(table))
+            dataset = dataset_of(lake.location, table, unsure, lake.schema(table))
             return dataset.to_table(columns=["epoch"])["epoch"]
 
     return count_committed(files, committed, read_epochs)
@@ -290,16 +296,16 @@ def _all_tables(lake: Lake, expected: CommittedTables) -> tuple[list[str], list[
 def _foreign_file(lake: Lake, table: str, files: pa.Table) -> str | None:
     """Returns a file of a table's log that lies elsewhere or behind a link: it is not the job's."""
     names = files["path"].to_pylist() if files.num_rows else []
-    folder = lake.place.table_path(table) if lake.place.is_local else None
+    folder = lake.location.table_path(table) if lake.location.is_local else None
 
-    own = set(files_of_table(names, folder))
-    return next((name for name in names if name not in own), None)
+    own_names = set(files_of_table(names, folder))
+    return next((name for name in names if name not in own_names), None)
 
 
 def _missing_file(lake: Lake, table: str, files: pa.Table) -> str | None:
     """Returns a file of a table's log that is missing in its folder, or has another size."""
     with lake.translating_read_errors(table):
-        return lost_file(files, lake.place.filesystem(table))
+        return lost_file(files, lake.location.filesystem(table))
 
 
 def _chain_faults(lake: Lake, progress: Progress) -> list[Fault]:
@@ -311,20 +317,21 @@ def _chain_faults(lake: Lake, progress: Progress) -> list[Fault]:
     return chain_faults(rows, lake.majority_lake_id() if first == 1 else None)
 
 
-def chain_faults(rows: list[dict[str, Any]], before: str | None) -> list[Fault]:
+def chain_faults(rows: list[dict[str, Any]], previous: str | None) -> list[Fault]:
     """Returns the rows of `epochs` whose digest does not follow from the row before.
 
-    Input: rows of epochs without a gap; the digest before the first of them, None: not known.
+    Input: rows of epochs without a gap; the digest of the row before the first of them, None if it
+    is not known.
     """
     faults = []
     for row in chain_order(rows):
-        if before is not None and row["digest"] != digest_of(row, before):
+        if previous is not None and row["digest"] != digest_of(row, previous):
             problem = (
                 f"has a {row['state']} row of epoch {row['epoch']} that was changed, or whose "
                 "row before was changed or removed: its digest does not fit"
             )
             faults.append(Fault("epochs", problem, row["epoch"], row["state"]))
 
-        before = row["digest"]
+        previous = row["digest"]
 
     return faults

@@ -57,13 +57,13 @@ class Lake:
     and its maintenance makes the checkpoints of the logs, not each append.
     """
 
-    def __init__(self, place: str | LakeLocation, *, is_driver: bool = False) -> None:
-        self.place = lake_location(place)
-        self.path = self.place.path
+    def __init__(self, location: str | LakeLocation, *, is_driver: bool = False) -> None:
+        self.location = lake_location(location)
+        self.path = self.location.path
         self._is_driver = is_driver
         self.opened = FooterCache()
         self._file_cache = (
-            SmallFileCache(self.place) if is_driver and not self.place.is_local else None
+            SmallFileCache(self.location) if is_driver and not self.location.is_local else None
         )
 
         self.row_counts = RowCounts(
@@ -73,11 +73,11 @@ class Lake:
         self._upkeep = NO_LOG_UPKEEP if is_driver else None
         self._tables: dict[str, LakeTable] = {}
         self._majority_lake_id = ""
-        self._probe = StoreProbe(self.place)
+        self._probe = StoreProbe(self.location)
 
     def table_path(self, table: str) -> str:
         """Returns a table's folder; `topics/<table_id>` names a topic's table."""
-        return self.place.table_path(table)
+        return self.location.table_path(table)
 
     @staticmethod
     def schema(table: str) -> pa.Schema:
@@ -86,9 +86,9 @@ class Lake:
 
     def is_table(self, table: str) -> bool:
         """Returns whether there is such a table. Errors: as `translating_read_errors`."""
-        with translating_read_errors(self.place, table):
+        with translating_read_errors(self.location, table):
             return bool(
-                DeltaTable.is_deltatable(self.table_path(table), self.place.storage_options)
+                DeltaTable.is_deltatable(self.table_path(table), self.location.storage_options)
             )
 
     def table(self, table: str) -> LakeTable:
@@ -97,7 +97,7 @@ class Lake:
 
     def _open(self, table: str) -> LakeTable:
         return LakeTable(
-            self.place,
+            self.location,
             table,
             self.majority_lake_id,
             is_driver=self._is_driver,
@@ -133,7 +133,7 @@ class Lake:
         else:
             require_empty(self)
 
-        if not self.place.is_local:
+        if not self.location.is_local:
             self._probe.require_conditional_put()
 
     def lake_id(self) -> str:
@@ -225,8 +225,8 @@ class Lake:
 
         def visible_files() -> Sequence[DataFile]:
             # A store shows at once what it has taken.
-            if table_kind(table) != "topics" or self.place.is_local:
-                require_visible(self.place, table, files)
+            if table_kind(table) != "topics" or self.location.is_local:
+                require_visible(self.location, table, files)
             return files
 
         rows = sum(file.rows for file in files)
@@ -248,7 +248,7 @@ class Lake:
         if table == SCHEDULE:  # rows of other tables come in their order already
             rows = in_file_order(table, rows)
 
-        if self.place.is_local:
+        if self.location.is_local:
             require_room(self.table_path(table), rows.nbytes)
 
         def write(handle: DeltaTable, properties: CommitProperties | None) -> None:
@@ -269,7 +269,7 @@ class Lake:
             return self.table(table).commit_once(epoch, write, transaction)
 
         # The file is written once, when it is first needed.
-        files = functools.cache(lambda: [write_file(self.place, table, new_name(epoch), rows)])
+        files = functools.cache(lambda: [write_file(self.location, table, new_name(epoch), rows)])
         return _commit_files(self.table(table), files, epoch, transaction, self._upkeep)
 
     def reset(self, table: str | None = None) -> None:

@@ -17,17 +17,17 @@ from storage.errors import LakeError, LakeLockedError
 from storage.files.location import LakeLocation
 
 
-def lock_holder(place: LakeLocation) -> str | None:
+def lock_holder(location: LakeLocation) -> str | None:
     """Returns who holds the lock of a lake now; None if nobody does, or if it has none.
 
     A lock file names its last holder, which can be dead. So a shared lock is tried for a moment: it
     is refused while the holder lives.
     """
-    if not place.is_local:
+    if not location.is_local:
         return None
 
     try:
-        fd = os.open(Path(place.path, "_driver.lock"), os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(Path(location.path, "_driver.lock"), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
 
@@ -53,20 +53,20 @@ class LakeLock:
     cannot be made.
     """
 
-    def __init__(self, place: LakeLocation, owner: str) -> None:
+    def __init__(self, location: LakeLocation, owner: str) -> None:
         self.fd: int | None = None
-        if not place.is_local:
+        if not location.is_local:
             return
 
-        folder = Path(place.path)
+        folder = Path(location.path)
 
         try:
             folder.mkdir(parents=True, exist_ok=True)
             fd = os.open(folder / "_driver.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise LakeError(
-                f"the lake {place.path} cannot be made or written: {error.strerror}; name a folder "
-                "that the job may write into"
+                f"the lake {location.path} cannot be made or written: {error.strerror}; name a "
+                "folder that the job may write into"
             ) from error
 
         try:
@@ -75,7 +75,8 @@ class LakeLock:
             holder = _holder_in(fd) or "another process"
             os.close(fd)
             raise LakeLockedError(
-                f"the lake {place.path} is written by {holder}: one driver at a time; stop it first"
+                f"the lake {location.path} is written by {holder}: one driver at a time; stop it "
+                "first"
             ) from error
 
         os.ftruncate(fd, 0)

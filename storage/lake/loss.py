@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from storage.lake.epochs import Place
+from storage.lake.epochs import Partition
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,14 @@ class Loss:
     admin_offset: int
 
     @property
-    def place(self) -> Place:
+    def topic_partition(self) -> Partition:
         """Returns the Kafka partition."""
         return self.topic, self.partition
 
-    def accepts(self, place: Place, lost: range) -> bool:
+    def accepts(self, partition: Partition, lost: range) -> bool:
         """Returns whether it names all of a loss, and nothing that Kafka still has."""
-        return self.place == place and self.first <= lost.start and self.last == lost.stop - 1
+        is_covered = self.first <= lost.start and self.last == lost.stop - 1
+        return self.topic_partition == partition and is_covered
 
 
 def as_parameter(losses: Iterable[Loss]) -> list[dict[str, Any]]:
@@ -42,5 +43,5 @@ def as_parameter(losses: Iterable[Loss]) -> list[dict[str, Any]]:
             "last": loss.last,
             "admin_offset": loss.admin_offset,
         }
-        for loss in sorted(losses, key=lambda loss: loss.place)
+        for loss in sorted(losses, key=lambda loss: loss.topic_partition)
     ]

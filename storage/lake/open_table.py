@@ -20,7 +20,7 @@ _MESSAGE_MAX = 300  # characters
 
 
 @contextmanager
-def translating_read_errors(place: LakeLocation, table: str) -> Iterator[None]:
+def translating_read_errors(location: LakeLocation, table: str) -> Iterator[None]:
     """Turns an error while a table is read into one sentence that names the table.
 
     Errors: BrokenLakeError; MissingTableError for a table that is not there; DiskError,
@@ -32,19 +32,19 @@ def translating_read_errors(place: LakeLocation, table: str) -> Iterator[None]:
         raise
 
     except (DeltaError, OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        trouble = disk_trouble(place, error) or store_error(place, error)
-        if trouble is None and isinstance(error, TableNotFoundError):
-            trouble = missing(place.path, table)
-        raise trouble or _unreadable(place.path, table, error) from error
+        translated = disk_error(location, error) or store_error(location, error)
+        if translated is None and isinstance(error, TableNotFoundError):
+            translated = missing(location.path, table)
+        raise translated or _unreadable(location.path, table, error) from error
 
     except BaseException as error:  # delta-rs panics over some logs
         if not is_panic(error):
             raise
-        raise _unreadable(place.path, table, error) from None
+        raise _unreadable(location.path, table, error) from None
 
 
 @contextmanager
-def translating_store_errors(place: LakeLocation) -> Iterator[None]:
+def translating_store_errors(location: LakeLocation) -> Iterator[None]:
     """Turns the error of a store that does not answer, or refuses, into one sentence.
 
     Errors: StoreAwayError, StoreRefusedError.
@@ -52,14 +52,14 @@ def translating_store_errors(place: LakeLocation) -> Iterator[None]:
     try:
         yield
     except (DeltaError, OSError, pa.ArrowException) as error:
-        trouble = store_error(place, error)
-        if trouble is None:
+        translated = store_error(location, error)
+        if translated is None:
             raise
-        raise trouble from error
+        raise translated from error
 
 
 @contextmanager
-def changing(place: LakeLocation) -> Iterator[None]:
+def changing(location: LakeLocation) -> Iterator[None]:
     """Turns an error of a command that changes a lake into one sentence, if the store causes it.
 
     Errors: StoreAwayError, StoreRefusedError; LakeError for a commit that was refused.
@@ -67,45 +67,45 @@ def changing(place: LakeLocation) -> Iterator[None]:
     try:
         yield
     except CommitFailedError as error:
-        raise store_error(place, error) or LakeError(
-            f"the lake {place.path} refused a commit ({_first_line(error)}): another process "
+        raise store_error(location, error) or LakeError(
+            f"the lake {location.path} refused a commit ({_first_line(error)}): another process "
             "writes it, or its store lost an answer; nothing is lost: run the command again"
         ) from error
     except Exception as error:  # Spark passes on the errors of its tasks
-        trouble = disk_trouble(place, error) or store_error(place, error)
-        if trouble is None:
+        translated = disk_error(location, error) or store_error(location, error)
+        if translated is None:
             raise
-        raise trouble from error
+        raise translated from error
 
 
 def make_table(
-    place: LakeLocation, table: str, schema: pa.Schema, configuration: Mapping[str, str | None]
+    location: LakeLocation, table: str, schema: pa.Schema, configuration: Mapping[str, str | None]
 ) -> None:
     """Makes a table if it is missing.
 
     delta-rs would follow a lost answer with a second commit of the same properties.
     Errors: StoreAwayError: it can be made or not; StoreRefusedError; CommitFailedError.
     """
-    with translating_store_errors(place):
+    with translating_store_errors(location):
         try:
             DeltaTable.create(
-                place.table_path(table),
+                location.table_path(table),
                 schema,
                 mode="ignore",
                 configuration=configuration,
-                storage_options=place.storage_options,
+                storage_options=location.storage_options,
                 commit_properties=CommitProperties(max_commit_retries=0),
                 raise_if_key_not_exists=False,
             )
         except CommitFailedError:
-            if not DeltaTable.is_deltatable(place.table_path(table), place.storage_options):
+            if not DeltaTable.is_deltatable(location.table_path(table), location.storage_options):
                 raise
 
 
-def disk_trouble(place: LakeLocation, error: BaseException) -> DiskError | None:
+def disk_error(location: LakeLocation, error: BaseException) -> DiskError | None:
     """Returns the meaning of a disk's error; None for any other error."""
-    refusal = disk_refusal(error) if place.is_local else None
-    return None if refusal is None else DiskError(f"the disk of the lake {place.path} {refusal}")
+    refusal = disk_refusal(error) if location.is_local else None
+    return None if refusal is None else DiskError(f"the disk of the lake {location.path} {refusal}")
 
 
 def missing(lake_path: str, table: str) -> MissingTableError:

@@ -16,7 +16,7 @@ from storage.errors import RESTORE_HINT, BrokenLakeError
 from storage.lake.epochs import (
     COMMITTED,
     PLANNED,
-    Place,
+    Partition,
     Plan,
     TableVersion,
     changes_in,
@@ -43,7 +43,7 @@ class Progress:
 
     last: Plan | None = None
     unfinished: Plan | None = None
-    next_offsets: Mapping[Place, int] = field(default_factory=dict)
+    next_offsets: Mapping[Partition, int] = field(default_factory=dict)
     recent: tuple[Plan, ...] = ()
     full_epoch: int | None = None
     tables: Mapping[str, TableVersion] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Progress:
         """Returns the number of the newest planned epoch; 0 before the first."""
         return 0 if self.newest is None else self.newest.epoch
 
-    def landed(self) -> dict[Place, int]:
+    def landed(self) -> dict[Partition, int]:
         """Returns the next offset to land of each partition, after the newest committed epoch."""
         return {} if self.last is None else self.last.landed()
 
@@ -78,7 +78,7 @@ class Progress:
         plan: Plan,
         digest: str,
         counts: Mapping[str, int],
-        next_offsets: Mapping[Place, int],
+        next_offsets: Mapping[Partition, int],
         tables: Mapping[str, TableVersion],
     ) -> Progress:
         """Returns where the epochs stand after the commit of a plan.
@@ -137,7 +137,7 @@ def read_progress(lake: Lake, until: int | None = None) -> Progress:
 
     full_epochs = (e for e, row in committed.items() if SNAPSHOT in dict(row["counts"] or ()))
     full_epoch = max(full_epochs, default=None)
-    next_offsets: dict[Place, int] = {}
+    next_offsets: dict[Partition, int] = {}
     tables: dict[str, TableVersion] = {}
     for row in _rows_since(lake, committed, full_epoch, min(plans)):
         next_offsets |= next_offsets_of(row)

@@ -52,7 +52,8 @@ class RowCounts:
         """
         with self._lock:
             added, unknown = self._added, self._unknown
-            self._added, self._unknown = Counter(), set()
+            self._added = Counter()
+            self._unknown = set()
 
         tables = {}
         for table in sorted((added.keys() | unknown) - {"epochs", "lake"}):

@@ -25,12 +25,12 @@ _REFUSALS: Final = {
 }
 
 
-def store_error(place: LakeLocation, error: BaseException) -> LakeError | None:
+def store_error(location: LakeLocation, error: BaseException) -> LakeError | None:
     """Returns the meaning of a store's error; None for other errors, and for a missing file.
 
     Output: StoreRefusedError if trying again does not help; StoreAwayError else.
     """
-    if place.is_local or isinstance(error, LakeError):
+    if location.is_local or isinstance(error, LakeError):
         return None
 
     failure = store_failure(error)
@@ -39,8 +39,8 @@ def store_error(place: LakeLocation, error: BaseException) -> LakeError | None:
 
     if failure.problem is StoreProblem.AWAY:
         return StoreAwayError(
-            f"the store of the lake {place.path} does not answer ({failure.summary})"
+            f"the store of the lake {location.path} does not answer ({failure.summary})"
         )
 
     refusal = _REFUSALS[failure.problem].format(summary=failure.summary)
-    return StoreRefusedError(f"the lake {place.path}: {refusal}")
+    return StoreRefusedError(f"the lake {location.path}: {refusal}")

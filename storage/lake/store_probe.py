@@ -1,9 +1,10 @@
-"""Check at each start, beside the lake's tables, that a store has conditional PUT.
+"""The check, at each start of a driver, that an object store has conditional PUT.
 
-Delta's log has one writer of each version only if a PUT can be made conditional: `If-None-Match:
-*`. A store that ignores the condition says nothing. So some writers commit one version of a small
-table at the same moment, and only one of them may succeed: it has the store's answer, or the log
-names it, since that answer can be lost.
+Each version of a Delta log has one writer only if the store honours `If-None-Match: *`. A store
+that ignores this condition reports no error. So the probe lets several writers commit the same
+version of a small table at the same moment: only one may succeed.
+
+A writer has succeeded if the store says so, or if the log names it: the store's answer can be lost.
 """
 
 from __future__ import annotations
@@ -27,36 +28,38 @@ from storage.lake.store_error import store_error
 _WRITERS: Final = 6
 _ROUNDS: Final = 2
 _SCHEMA = pa.schema([("probe", pa.int64())])
-_WRITER: Final = "txlake.writer"  # of a commit: the writer that has made it
+_WRITER: Final = "txlake.writer"  # in the metadata of a commit: who made it
 
 
 class StoreProbe:
-    """A probe of one store, in a table that only this one uses; it can be tried again."""
+    """A probe of one store, in a table of its own beside the lake's; it can be tried again."""
 
-    def __init__(self, place: LakeLocation) -> None:
-        self._place = place
+    def __init__(self, location: LakeLocation) -> None:
+        self._location = location
         self._name = f"_probe-{uuid.uuid4().hex}"
 
     def require_conditional_put(self) -> None:
-        """Checks that of several writers of one version a store lets one through.
+        """Checks that a store lets only one of several writers of a version succeed.
 
         The probe's table is deleted, at the latest by the next try.
-        Errors: StoreRefusedError; StoreAwayError if no writer got through.
+        Errors: StoreRefusedError; StoreAwayError if no writer succeeded.
         """
-        with translating_store_errors(self._place):
+        with translating_store_errors(self._location):
             self._delete()
+
             try:
-                make_table(self._place, self._name, _SCHEMA, {})
+                make_table(self._location, self._name, _SCHEMA, {})
                 for _ in range(_ROUNDS):
                     self._race()
             except BaseException:
                 with suppress(OSError):  # it says less than the error that has ended the probe
                     self._delete()
                 raise
+
             self._delete()
 
     def _race(self) -> None:
-        """Lets writers make the next version. Errors: as `require_conditional_put`."""
+        """Lets all writers commit the next version. Errors: as `require_conditional_put`."""
         barrier = threading.Barrier(_WRITERS)
         handles = [self._open() for _ in range(_WRITERS)]
         names = [uuid.uuid4().hex for _ in handles]
@@ -74,47 +77,49 @@ class StoreProbe:
             errors = list(pool.map(commit, handles, names))
 
         winners = {name for name, error in zip(names, errors, strict=True) if error is None}
-        maker = self._maker_of(handles[0].version() + 1)
-        if maker is not None:
-            winners.add(maker)
+        logged_writer = self._writer_of(handles[0].version() + 1)
+        if logged_writer is not None:
+            winners.add(logged_writer)
 
         if not winners:
-            raise _no_winner(self._place, [error for error in errors if error is not None])
+            raise _no_winner(self._location, [error for error in errors if error is not None])
 
         if len(winners) > 1:
             raise StoreRefusedError(
-                f"the lake {self._place.path}: its store let {len(winners)} of {_WRITERS} writers "
-                "make one version of a table; a lake needs conditional PUT (If-None-Match), by "
-                "which one does"
+                f"the lake {self._location.path}: its store let {len(winners)} of {_WRITERS} "
+                "writers make one version of a table; a lake needs conditional PUT "
+                "(If-None-Match), by which one does"
             )
 
-    def _maker_of(self, version: int) -> str | None:
-        """Returns the writer that has made a version, by the log; None if it was not made."""
+    def _writer_of(self, version: int) -> str | None:
+        """Returns the writer of a version, by the log; None if there is no such version."""
         handle = self._open()
         if handle.version() < version:
             return None
-        return str(handle.history(1)[0].get(_WRITER))
+
+        newest_commit = handle.history(1)[0]
+        return str(newest_commit.get(_WRITER))
 
     def _open(self) -> DeltaTable:
-        path = self._place.table_path(self._name)
-        return DeltaTable(path, storage_options=self._place.storage_options)
+        path = self._location.table_path(self._name)
+        return DeltaTable(path, storage_options=self._location.storage_options)
 
     def _delete(self) -> None:
-        root: pa_fs.FileSystem = self._place.filesystem("")
+        root: pa_fs.FileSystem = self._location.filesystem("")
         with suppress(FileNotFoundError):
             root.delete_dir(self._name)
 
 
-def _no_winner(place: LakeLocation, errors: list[Exception]) -> LakeError:
+def _no_winner(location: LakeLocation, errors: list[Exception]) -> LakeError:
     """Returns the error that kept all writers from making a version: a refusal before others."""
-    translated = [store_error(place, error) for error in errors]
+    translated = [store_error(location, error) for error in errors]
     known = [error for error in translated if error is not None]
     refusals = [error for error in known if isinstance(error, StoreRefusedError)]
 
-    for error in [*refusals, *known]:
-        return error
+    if known:
+        return [*refusals, *known][0]
 
     reason = str(errors[0]).strip().partition("\n")[0]
     return StoreAwayError(
-        f"the store of the lake {place.path} let no writer make a version of a table ({reason})"
+        f"the store of the lake {location.path} let no writer make a version of a table ({reason})"
     )

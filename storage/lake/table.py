@@ -50,20 +50,20 @@ class LakeTable:
 
     def __init__(
         self,
-        place: LakeLocation,
+        location: LakeLocation,
         name: str,
         lake_id: Callable[[], str],
         *,
         is_driver: bool = False,
         file_cache: SmallFileCache | None = None,
     ) -> None:
-        self._place = place
+        self._location = location
         self._name = name
         self._lake_id = lake_id
 
         self._file_cache = file_cache
-        self._entries = log_entries(place, name) if is_driver else None
-        self._newest = TableHead(place, name, is_trusted=is_driver and not place.is_local)
+        self._entries = log_entries(location, name) if is_driver else None
+        self._newest = TableHead(location, name, is_trusted=is_driver and not location.is_local)
         self._lock = threading.RLock()
 
     @property
@@ -82,7 +82,7 @@ class LakeTable:
         if kind in STATISTICS:
             configuration["delta.dataSkippingStatsColumns"] = STATISTICS[kind]
 
-        make_table(self._place, self._name, schema, configuration)
+        make_table(self._location, self._name, schema, configuration)
 
     def handle(self) -> DeltaTable:
         """Returns the table at its newest version.
@@ -108,7 +108,7 @@ class LakeTable:
 
     def translating_read_errors(self) -> AbstractContextManager[None]:
         """Returns a block in which an error becomes one sentence that names the table."""
-        return translating_read_errors(self._place, self._name)
+        return translating_read_errors(self._location, self._name)
 
     def lake_id(self) -> str:
         """Returns the id of the lake that the table belongs to; empty if it cannot be read."""
@@ -161,7 +161,7 @@ class LakeTable:
         if self._file_cache is not None:
             filesystem = self._file_cache.of(self._name, files)
 
-        return dataset_of(self._place, self._name, files, schema, bounds, filesystem)
+        return dataset_of(self._location, self._name, files, schema, bounds, filesystem)
 
     def commit_once(
         self,
@@ -191,7 +191,7 @@ class LakeTable:
                     return False
 
                 if files is not None and can_put:
-                    with translating_store_errors(self._place):
+                    with translating_store_errors(self._location):
                         new_files = files()
                     if self._put(new_files, epoch, version):
                         return True
@@ -214,7 +214,7 @@ class LakeTable:
 
         before = handle.version()
         try:
-            with translating_store_errors(self._place):
+            with translating_store_errors(self._location):
                 write(handle, properties)
         except DeltaError as error:
             if is_last or not (isinstance(error, CommitFailedError) or _LOG_IS_CUT in str(error)):

@@ -27,13 +27,13 @@ class TableHead:
     has something newer.
     """
 
-    def __init__(self, place: LakeLocation, name: str, *, is_trusted: bool) -> None:
-        self._place = place
+    def __init__(self, location: LakeLocation, name: str, *, is_trusted: bool) -> None:
+        self._location = location
         self._name = name
         self._is_trusted = is_trusted
-        self._path = place.table_path(name)
+        self._path = location.table_path(name)
 
-        self._handle = DeltaHandle(self._path, place.storage_options)
+        self._handle = DeltaHandle(self._path, location.storage_options)
         self._is_current = False
         self._added: list[DataFile] = []  # by entries of ours that the handle has not read
         self._ahead = 0  # how many such entries there are
@@ -48,11 +48,12 @@ class TableHead:
         if handle is not None and self._is_trusted and self._is_current and not self._ahead:
             return handle
 
-        with translating_read_errors(self._place, self._name):
+        with translating_read_errors(self._location, self._name):
             handle = self._handle.newest()
 
         self._is_current = True
-        self._added, self._ahead = [], 0
+        self._added = []
+        self._ahead = 0
         return handle
 
     def cached_handle(self) -> DeltaTable:
@@ -78,7 +79,8 @@ class TableHead:
         """Drops all that is known."""
         self._handle.forget()
         self._is_current = False
-        self._added, self._ahead = [], 0
+        self._added = []
+        self._ahead = 0
         self._seen = -1, -1
 
     def transaction(self, handle: DeltaTable, app_id: str) -> int:

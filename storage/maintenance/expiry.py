@@ -95,7 +95,7 @@ class Expiry:
         """Reads the row keys of a file. Input: `kind`: of its records, or the column with it."""
         names = ["queue_id", "queue_offset", *(["source"] if kind == "source" else [])]
         fragment = ds.ParquetFileFormat().make_fragment(
-            file.path, filesystem=self._lake.place.reading(table)
+            file.path, filesystem=self._lake.location.reading(table)
         )
         with self._lake.translating_read_errors(table):
             rows = fragment.to_table(columns=names)

@@ -254,7 +254,7 @@ class Maintenance:
 
     def _thin_checkpoints(self, table: str) -> None:
         """Deletes old checkpoints, but for one in `_CHECKPOINT_DISTANCE` versions."""
-        folder = self.lake.place.filesystem(f"{table}/_delta_log")
+        folder = self.lake.location.filesystem(f"{table}/_delta_log")
         kept_ms = self.limits.log_retention_ms
 
         log_files = folder.get_file_info(pa_fs.FileSelector(""))
@@ -277,7 +277,7 @@ class Maintenance:
             return 0
 
         stale = self._stale(table)
-        self._delete(self.lake.place.filesystem(table), stale)
+        self._delete(self.lake.location.filesystem(table), stale)
         self._vacuumed_at[table] = now
         return len(stale)
 
@@ -300,11 +300,11 @@ class Maintenance:
         """Returns the files that neither a kept version nor a stream needs."""
         # The retention is the table's property: an argument of vacuum would be in whole hours.
         listed = self.lake.handle(table).vacuum(dry_run=True, full=True)
-        folder = self.lake.place.table_path(table) if self.lake.place.is_local else None
+        folder = self.lake.location.table_path(table) if self.lake.location.is_local else None
         paths = files_of_table(listed, folder)
 
         kept_ms = self.limits.files_kept_ms(table)
-        infos = self.lake.place.filesystem(table).get_file_info(paths)
+        infos = self.lake.location.filesystem(table).get_file_info(paths)
         return [
             info.path
             for info in infos

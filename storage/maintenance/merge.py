@@ -80,7 +80,7 @@ def _read(
 ) -> tuple[pa.Table, list[TableFile]]:
     """Reads the oldest files whose rows fit into memory together. Output: also these files."""
     schema = lake.schema(table)
-    filesystem = lake.place.reading(table)
+    filesystem = lake.location.reading(table)
     parquet = ds.ParquetFileFormat()
 
     batches: list[pa.RecordBatch] = []
@@ -108,7 +108,7 @@ def _write(lake: Lake, table: str, name: str, rows: pa.Table) -> DataFile:
     rows_by_bytes = _GROUP_BYTES * rows.num_rows // max(rows.nbytes, 1)
 
     return write_file(
-        lake.place,
+        lake.location,
         table,
         name,
         rows,

@@ -126,7 +126,7 @@ def floors(lake: Lake, table: str, files: Sequence[TableFile]) -> dict[str, int]
 
 def queue_ends(lake: Lake, table: str, files: Sequence[TableFile]) -> dict[int, int]:
     """Returns by queue the offset after the last row that some files have of it."""
-    filesystem = lake.place.reading(table)
+    filesystem = lake.location.reading(table)
     parquet = ds.ParquetFileFormat()
     columns = ["queue_id", "queue_offset"]
 

@@ -50,7 +50,7 @@ class Delivery:
     first and the last of the delayed messages were due. Units: ms.
     """
 
-    place: LakeLocation
+    location: LakeLocation
     epoch: int
     epoch_at: int
     placements: pa.Table
@@ -62,14 +62,14 @@ class Delivery:
 class LandedFiles:
     """Tables of which only some files are read: those that can hold a wanted message."""
 
-    place: LakeLocation
+    location: LakeLocation
     paths: Mapping[str, list[str]] = field(default_factory=dict)
 
     def dataset(self, table: str) -> ds.Dataset:
         """Returns a table as an Arrow dataset."""
-        filesystem = self.place.reading(table)
+        filesystem = self.location.reading(table)
         # It reads files whole from a store, where each read is a request.
-        parquet = ds.ParquetFileFormat(pre_buffer=not self.place.is_local)
+        parquet = ds.ParquetFileFormat(pre_buffer=not self.location.is_local)
         fragments = [parquet.make_fragment(path, filesystem) for path in self.paths[table]]
         return ds.FileSystemDataset(fragments, schemas.HALF, parquet, filesystem)
 
@@ -80,7 +80,7 @@ def deliver(delivery: Delivery, landed: Tables, opened: FooterCache | None = Non
     Input: `landed`: the tables to read from. Replay: writes other files with the same rows.
     Errors: LakeError when a message is missing.
     """
-    buffer = FileBuffer(delivery.place, delivery.epoch)
+    buffer = FileBuffer(delivery.location, delivery.epoch)
     files: list[Files] = []
 
     for source in pc.unique(delivery.placements["source"]).to_pylist():

@@ -27,8 +27,8 @@ class FileBuffer:
     `bytes`: the size of the rows that are in no finished file yet; the caller counts it.
     """
 
-    def __init__(self, place: LakeLocation, epoch: int) -> None:
-        self._place = place
+    def __init__(self, location: LakeLocation, epoch: int) -> None:
+        self._location = location
         self._epoch = epoch
         self._rows: dict[str, list[pa.Table]] = defaultdict(list)
         self._waiting_bytes: dict[str, int] = defaultdict(int)
@@ -58,7 +58,9 @@ class FileBuffer:
         rows = in_file_order(table, pa.concat_tables(self._rows.pop(table)))
 
         if table not in self._open:
-            self._open[table] = FileWriter(self._place, table, new_name(self._epoch), rows.schema)
+            self._open[table] = FileWriter(
+                self._location, table, new_name(self._epoch), rows.schema
+            )
         self._open[table].write(rows)
 
 

@@ -19,8 +19,8 @@ from storage.tasks.file_buffer import Files, files_to_json, from_json, merge_fil
 from storage.tasks.kafka_reader import KafkaSource, RecordRange, close_consumer, read_records
 from storage.tasks.land import Landing
 
-FILES_IN_SPARK: Final = "files string"
-# Under load a worker has a task every second or two, else whenever records come.
+FILES_DDL: Final = "files string"
+# Under load a worker has a task every second or two. One that waits longer has little to do.
 _IDLE_S = 30.0
 # A task with more rows belongs to a large epoch. Its decision, which comes next, takes most of the
 # memory that the job has.
@@ -29,9 +29,10 @@ _LARGE_ROWS = 250_000
 
 @dataclass(frozen=True)
 class LandTask:
-    """Reads and lands one share of an epoch's Kafka records, as `mapInArrow` wants it.
+    """A task that reads and lands one share of an epoch's Kafka records, for `mapInArrow`.
 
-    `shares`: the offsets that each task lands.
+    `shares`: by index, the offsets that a task lands. All tasks have all of them; a row says whose
+    turn it is.
     """
 
     landing: Landing
@@ -54,26 +55,26 @@ class LandTask:
                     yield from self.landing(records(self.shares[index]))
 
         if row_count > _LARGE_ROWS:
-            _give_back()
+            _release_memory()
 
 
 @dataclass(frozen=True)
 class DeliverTask:
-    """Delivers the slices of one partition, as `mapInArrow` wants it.
+    """A task that delivers slices of an epoch's messages, for `mapInArrow`.
 
-    `delivery`: of the epoch; its placements are replaced by those of each slice.
+    `delivery`: of the epoch, without placements: each slice brings its own.
     """
 
     delivery: Delivery
     landed: LandedFiles
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Delivers. Input: `placements`, a slice a row. Output: `files`: JSON, likewise."""
+        """Delivers slices. Input: `placements`, a slice a row. Output: `files`, as JSON."""
         with _task_running():
             for batch in batches:
                 for placements in batch.column("placements"):
-                    slice_ = replace(self.delivery, placements=from_bytes(placements))
-                    files = deliver(slice_, self.landed)
+                    of_slice = replace(self.delivery, placements=from_bytes(placements))
+                    files = deliver(of_slice, self.landed)
                     yield pa.RecordBatch.from_pydict({"files": [files_to_json(files)]})
 
 
@@ -87,9 +88,10 @@ def _task_running() -> Iterator[None]:
     """Keeps free memory from one task to the next; a worker that waits for 30 s gives it back.
 
     Giving it back after each task costs new pages (DECISIONS.md 3).
-    A signal, not a thread: Arrow's allocator gives back only memory of the calling thread. The
-    signal interrupts the worker's wait for a task, which Python then resumes. Only a process's main
-    thread handles signals; Spark's workers run tasks there.
+
+    A timer's signal does it, not a thread: Arrow's allocator gives back only memory of the calling
+    thread. The signal interrupts the worker's wait for a task, which Python then resumes. Only a
+    process's main thread handles signals; Spark's workers run tasks there.
     """
     _configure_worker()
     signal.setitimer(signal.ITIMER_REAL, 0.0)
@@ -103,19 +105,19 @@ def _task_running() -> Iterator[None]:
 def _configure_worker() -> None:
     """Sets up a worker's process for small tasks on one core, once.
 
-    A worker collects garbage after each task. Going through all modules took 20 to 40 ms of a
-    core that the driver needs: they are hidden from the collector. And Arrow would take a thread
-    for each core of the machine.
+    Spark's worker collects garbage after each task. Going through all modules took 20 to 40 ms of a
+    core that the driver needs: `gc.freeze` hides them from the collector. And Arrow would take a
+    thread for each core of the machine.
     """
     gc.collect()
     gc.freeze()
     pa.set_cpu_count(1)
     malloc.keep_free_arrays()
-    signal.signal(signal.SIGALRM, lambda *_: _give_back())
+    signal.signal(signal.SIGALRM, lambda *_: _release_memory())
 
 
-def _give_back() -> None:
-    """Closes Kafka's consumer; gives the free memory of Arrow and malloc back to the system."""
+def _release_memory() -> None:
+    """Closes Kafka's consumer, and gives free memory of Arrow and malloc back to the system."""
     close_consumer()
     pa.default_memory_pool().release_unused()
     malloc.release_memory()

@@ -74,7 +74,7 @@ class RecordRange:
     stop: int
 
     @property
-    def place(self) -> tuple[str, int]:
+    def topic_partition(self) -> tuple[str, int]:
         """Returns the Kafka partition."""
         return self.topic, self.partition
 
@@ -200,7 +200,7 @@ def _read_range(consumer: Any, wanted: RecordRange) -> Iterator[pa.RecordBatch]:
 
         for event in events:
             if event.error().code() == end_of_partition:
-                is_of_range = (event.topic(), event.partition()) == wanted.place
+                is_of_range = (event.topic(), event.partition()) == wanted.topic_partition
                 is_through = is_through or (is_of_range and event.offset() >= wanted.stop)
             else:
                 reported = _reported(event.error(), wanted)
@@ -214,8 +214,8 @@ def _read_range(consumer: Any, wanted: RecordRange) -> Iterator[pa.RecordBatch]:
 
 def _is_of_range(message: Any, wanted: RecordRange) -> bool:
     """Returns whether a record is of the range, or behind it in its partition."""
-    place = (message.topic(), message.partition())
-    return place == wanted.place and message.offset() >= wanted.start
+    partition = (message.topic(), message.partition())
+    return partition == wanted.topic_partition and message.offset() >= wanted.start
 
 
 def _reported(error: Any, wanted: RecordRange) -> str:

@@ -35,25 +35,25 @@ _PORTION_ROWS = 16_384
 _PORTION_BYTES = 8 * 1024 * 1024
 _RUNS_MAX = 64  # pieces of Kafka partitions in a portion; without transactions there are few
 FILE_BYTES: Final = 64 * 1024 * 1024
-# What a task yields: a row a portion. `narrow`: an Arrow stream of RECORDS; `files`: JSON.
-LANDED: Final = pa.schema([("narrow", pa.binary()), ("files", pa.string())])
+# What a task yields: a row a portion. `records`: an Arrow stream of RECORDS; `files`: JSON.
+LANDED: Final = pa.schema([("records", pa.binary()), ("files", pa.string())])
 # The text of a task's error when its rows are too large: of an error only the text crosses Spark.
 TOO_MUCH: Final = "an epoch's records are too large for the driver"
-LANDED_IN_SPARK: Final = "narrow binary, files string"
+LANDED_DDL: Final = "records binary, files string"
 
 
 @dataclass(frozen=True)
 class Landing:
     """The landing of one task's part of an epoch; Spark sends it to the worker.
 
-    `narrow_bytes_max`: the most bytes that the records of one task may take in the driver beyond
+    `driver_bytes_max`: the most bytes that the records of one task may take in the driver beyond
     `KEPT_BYTES` each; None: no limit.
     """
 
-    place: LakeLocation
+    location: LakeLocation
     epoch: int
     limits: WireLimits
-    narrow_bytes_max: int | None = None
+    driver_bytes_max: int | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Lands records. Input: KAFKA. Output: LANDED.
@@ -61,7 +61,7 @@ class Landing:
         Replay: a task that runs again writes other files with the same rows.
         Errors: ValueError with `TOO_MUCH`.
         """
-        buffer = FileBuffer(self.place, self.epoch)
+        buffer = FileBuffer(self.location, self.epoch)
         excess_bytes = 0
 
         for portion in _portions(batches):
@@ -77,8 +77,8 @@ class Landing:
 
             metadata_rows = _without_payload(rows)
             excess_bytes += max(0, metadata_rows.nbytes - KEPT_BYTES * metadata_rows.num_rows)
-            if self.narrow_bytes_max is not None and excess_bytes > self.narrow_bytes_max:
-                raise ValueError(f"{TOO_MUCH}: more than {self.narrow_bytes_max} bytes")
+            if self.driver_bytes_max is not None and excess_bytes > self.driver_bytes_max:
+                raise ValueError(f"{TOO_MUCH}: more than {self.driver_bytes_max} bytes")
 
             yield _landed_row(metadata_rows, files)
 
@@ -139,5 +139,5 @@ def _landed_row(metadata_rows: pa.Table, files: Files) -> pa.RecordBatch:
 
 def read_landed(row: pa.RecordBatch) -> Iterator[tuple[pa.Table, Files]]:
     """Returns the portions that tasks yielded. Output: rows (RECORDS), files by table."""
-    for rows, files in zip(row.column("narrow"), row.column("files").to_pylist(), strict=True):
+    for rows, files in zip(row.column("records"), row.column("files").to_pylist(), strict=True):
         yield from_bytes(rows), from_json(files)

@@ -14,12 +14,12 @@ def answer_probe(probe: tuple[LakeLocation, str, str]) -> dict[str, str]:
     Input: the lake, the folder there, the content of its file `driver`. Output: host; path of the
     file that was written; problem, empty when the content was the same.
     """
-    place, folder, content = probe
+    location, folder, content = probe
     path = f"{folder}/{uuid.uuid4().hex}"
     answer = {"host": socket.gethostname(), "path": path, "problem": ""}
 
     try:
-        filesystem = place.filesystem("")
+        filesystem = location.filesystem("")
         with filesystem.open_input_stream(f"{folder}/driver") as stream:
             is_same = stream.read() == content.encode()
         with filesystem.open_output_stream(path) as stream:

@@ -6,7 +6,8 @@ them, in order:
 plans           an epoch's `epoch_at` and parameters
 ranges          what an epoch landed of a Kafka partition (`kind`: the table)
 known           `known_at` and `halves_known_at` of each queue
-commanded       operators' commands and the target of each (`targets.py`)
+commanded       operators' commands and what the target of each names; null where it cannot be read,
+                or is of a kind that the command does not have
 half_once       landed halves, each place once; `op_once`, `schedule_once` likewise
 rearms          re-arms by unit, counted
 landed          every landed half, with its unit and its end
@@ -23,9 +24,24 @@ from __future__ import annotations
 
 from duckdb import DuckDBPyConnection
 
-from storage.verify import targets
 from storage.verify.scope import make_views
-from txlake.protocol import CHECK_MAX_TOPIC, UNDELIVERABLE_TOPIC
+from txlake.protocol import (
+    ACCEPT_LOSS,
+    ALTER_TOPIC,
+    CANCEL,
+    CHECK_MAX_TOPIC,
+    CREATE_TOPIC,
+    RESEND,
+    RESUME,
+    UNDELIVERABLE_TOPIC,
+)
+
+# The texts of targets, read once more. Source: docs/protocol/rules.md "Operator commands".
+_RECORD = "^(half|schedule):([0-9]{1,9})-([0-9]{1,18})$"
+_UNDELIVERABLE = "^undeliverable:([0-9]{1,18})$"
+_TOPIC = "^topic:([A-Za-z0-9._-]{1,127}):([0-9]{1,5})$"
+_CONFIG = r"^config:([A-Za-z0-9._-]{1,127}):retention\.(ms|bytes)=(-1|[0-9]{1,18})$"
+_LOST = "^lost:(half|op|schedule|admin):([0-9]{1,9}):([0-9]{1,18})-([0-9]{1,18})$"
 
 # Each place once: a table if some place stands twice, else a view.
 _ONCE = "CREATE VIEW {table}_once AS SELECT * FROM {table}"
@@ -35,6 +51,46 @@ CREATE TABLE {table}_once AS SELECT DISTINCT ON (queue_id, queue_offset) * FROM 
 _TWICE = """
 SELECT count(*) FROM (
   SELECT 1 FROM {table} GROUP BY queue_id, queue_offset HAVING count(*) > 1 LIMIT 1)
+"""
+
+# `kind`: half, schedule, undeliverable, topic, config or lost. What the target names is in
+# `named_queue` and `named_offset`, or in `topic` with `queue_count` or `config_value`, or in
+# `lost_kind` with `named_queue`, `named_offset` and `lost_last`.
+_COMMANDED = f"""
+CREATE TABLE commanded AS
+WITH matched AS (
+  SELECT *, regexp_extract(target, '{_RECORD}', ['kind', 'queue', 'place']) AS record,
+    regexp_extract(target, '{_UNDELIVERABLE}', 1) AS undeliverable,
+    regexp_extract(target, '{_TOPIC}', ['topic', 'count']) AS made,
+    regexp_extract(target, '{_CONFIG}', ['topic', 'name', 'value']) AS altered,
+    regexp_extract(target, '{_LOST}', ['kind', 'queue', 'first', 'last']) AS lost
+  FROM admin
+),
+read AS (
+  SELECT *,
+    CASE
+      WHEN record.kind = 'half' AND command IN ('{RESUME}', '{RESEND}', '{CANCEL}') THEN 'half'
+      WHEN record.kind = 'schedule' AND command = '{CANCEL}' THEN 'schedule'
+      WHEN undeliverable <> '' AND command = '{RESUME}' THEN 'undeliverable'
+      WHEN made.topic <> '' AND command = '{CREATE_TOPIC}' THEN 'topic'
+      WHEN altered.topic <> '' AND command = '{ALTER_TOPIC}' THEN 'config'
+      WHEN lost.kind <> '' AND command = '{ACCEPT_LOSS}'
+        AND lost.first::BIGINT <= lost.last::BIGINT THEN 'lost'
+    END AS kind
+  FROM matched
+)
+SELECT epoch, queue_offset AS admin_offset, command, target, result, error, kind,
+  CASE WHEN kind IN ('half', 'schedule') THEN record.queue::INTEGER
+    WHEN kind = 'lost' THEN lost.queue::INTEGER END AS named_queue,
+  CASE WHEN kind IN ('half', 'schedule') THEN record.place::BIGINT
+    WHEN kind = 'undeliverable' THEN undeliverable::BIGINT
+    WHEN kind = 'lost' THEN lost.first::BIGINT END AS named_offset,
+  CASE kind WHEN 'topic' THEN made.topic WHEN 'config' THEN altered.topic END AS topic,
+  CASE WHEN kind = 'topic' THEN made.count::INTEGER END AS queue_count,
+  CASE WHEN kind = 'config' THEN altered.value::BIGINT END AS config_value,
+  CASE WHEN kind = 'lost' THEN lost.kind END AS lost_kind,
+  CASE WHEN kind = 'lost' THEN lost.last::BIGINT END AS lost_last
+FROM read
 """
 
 _FRAMES = f"""
@@ -174,6 +230,6 @@ def make_frames(connection: DuckDBPyConnection, last: int, has_few_rows: bool) -
         (duplicate_count,) = connection.execute(_TWICE.format(table=table)).fetchall()[0]
         connection.execute((_ONCE_OF_SEVERAL if duplicate_count else _ONCE).format(table=table))
 
-    connection.execute(targets.FRAMES)
+    connection.execute(_COMMANDED)
     connection.execute(_FRAMES)
     return base

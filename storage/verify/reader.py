@@ -104,7 +104,7 @@ class Reader:
             return schema.empty_table()
 
         files = [f"{self.lake.table_path(table)}/{name}" for name in names]
-        if not self.lake.place.is_local or any(map(_is_pattern, files)):
+        if not self.lake.location.is_local or any(map(_is_pattern, files)):
             return self.lake.dataset(table)
 
         try:
@@ -136,7 +136,7 @@ class Reader:
         try:
             self._connection.execute(f"{statement} SELECT {columns} FROM {rows}", parameters)
         except (duckdb.Error, OSError, pa.ArrowException) as error:
-            lake_error = store_error(self.lake.place, error)
+            lake_error = store_error(self.lake.location, error)
             if lake_error is not None:
                 raise lake_error from error
             self.problems[table] = _unreadable(error)

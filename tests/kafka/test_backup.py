@@ -72,9 +72,12 @@ def test_a_lake_put_back_from_a_backup_of_a_running_job_goes_on_from_kafka_and_l
     name = unique("backup")
     publisher = {"destination": f"{name}-{{topic}}", "progress_topic": f"{name}-progress"}
     settings = settings_for(
-        broker, tmp_path / "lake", name, topics={"default_queue_count": 1},
+        broker,
+        tmp_path / "lake",
+        name,
+        topics={"default_queue_count": 1},
         publish={"main": publisher},
-    )  # fmt: skip
+    )
     section = ["[publish.main]", *(f'{key} = "{value}"' for key, value in publisher.items())]
     conf = conf_of(settings, tmp_path, *section)
     is_over = threading.Event()

@@ -78,13 +78,16 @@ def test_a_check_sent_before_any_producer_lived_is_answered(topics: TransactionT
         (op,) = answers(topics, 1)
     assert op.partition == 1
     assert op.half_offsets == [17]
-    assert op.names == [
-        "TAGS", "PGROUP", "TRAN_TYPE", "UNIQ_KEY", "FROM_CHECK", "CHECK_ID", "TXV"
-    ]  # fmt: skip
+    assert op.names == ["TAGS", "PGROUP", "TRAN_TYPE", "UNIQ_KEY", "FROM_CHECK", "CHECK_ID", "TXV"]
     assert op.headers == {
-        "TAGS": "d", "PGROUP": GROUP, "TRAN_TYPE": "8", "UNIQ_KEY": "t17", "FROM_CHECK": "true",
-        "CHECK_ID": "1-17-0-1", "TXV": "1",
-    }  # fmt: skip
+        "TAGS": "d",
+        "PGROUP": GROUP,
+        "TRAN_TYPE": "8",
+        "UNIQ_KEY": "t17",
+        "FROM_CHECK": "true",
+        "CHECK_ID": "1-17-0-1",
+        "TXV": "1",
+    }
     (asked,) = listener.asked
     assert (asked.transaction_id, asked.topic, asked.body) == ("t17", "orders", b"body")
     assert (asked.queue_id, asked.queue_offset, asked.check_times) == (1, 17, 1)
@@ -294,9 +297,12 @@ def test_a_producer_whose_workers_all_hang_keeps_its_partitions_and_reads_on_lat
     listener = Listener(hang)
     client = {"max.poll.interval.ms": 6_000, "session.timeout.ms": 6_000}
     producer = TransactionProducer(
-        topics.bootstrap_servers, GROUP, listener, client=client,
+        topics.bootstrap_servers,
+        GROUP,
+        listener,
+        client=client,
         options=topics.options(check_threads=1, close_timeout_ms=1_500),
-    )  # fmt: skip
+    )
     with producer:
         topics.ask(GROUP, (0, "1"), "locked")
         wait_until(lambda: listener.asked, "the check that hangs")

@@ -54,11 +54,21 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def submitted(cluster: Cluster, environment: Path, conf: Path) -> list[str]:
     return [
-        *TXLAKE, "spark-submit", "--conf", str(conf), "--master", cluster.master,
-        "--environment", str(environment), "--python", BARE_PYTHON,
-        "--submit-options", "--executor-memory 600m",
-        "--spark", f"spark.executor.extraJavaOptions={QUICK_JAVA}",
-    ]  # fmt: skip
+        *TXLAKE,
+        "spark-submit",
+        "--conf",
+        str(conf),
+        "--master",
+        cluster.master,
+        "--environment",
+        str(environment),
+        "--python",
+        BARE_PYTHON,
+        "--submit-options",
+        "--executor-memory 600m",
+        "--spark",
+        f"spark.executor.extraJavaOptions={QUICK_JAVA}",
+    ]
 
 
 def compiles_as_asked(executor: psutil.Process) -> bool:
@@ -213,17 +223,23 @@ def secure(tmp_path: Path) -> Iterator[SecureBroker]:
 
 
 def test_a_lake_in_a_store_is_written_by_a_cluster_and_its_secrets_by_nobody(
-    secure: SecureBroker, bucket: Bucket, tmp_path: Path, unique: Unique, cluster: Cluster,
+    secure: SecureBroker,
+    bucket: Bucket,
+    tmp_path: Path,
+    unique: Unique,
+    cluster: Cluster,
     environment: Path,
-) -> None:  # fmt: skip
+) -> None:
     name = unique("stored")
     log, events = tmp_path / "job.log", tmp_path / "events"
     own = secure.authority.issue(USER)
     # Of the password the words that no way of quoting changes; of the key a line of its text.
     secrets = (
-        bucket.keys.secret_access_key, "hidden from all", own.key_pem().splitlines()[1],
+        bucket.keys.secret_access_key,
+        "hidden from all",
+        own.key_pem().splitlines()[1],
         SPARK_SECRET,
-    )  # fmt: skip
+    )
     assert secrets[1] in PASSWORD
     conf = write_secret_conf(secure, own, bucket, tmp_path, name)
     job = Job(settings_for(secure, bucket.folder / "lake", name))  # it reads the server's files
@@ -232,10 +248,12 @@ def test_a_lake_in_a_store_is_written_by_a_cluster_and_its_secrets_by_nobody(
     events.mkdir()
     held = Reservation("127.0.0.1", 0)
     shown = {
-        "spark.ui.enabled": "true", "spark.ui.port": str(held.ports[0]),
-        "spark.eventLog.enabled": "true", "spark.eventLog.dir": events.as_uri(),
+        "spark.ui.enabled": "true",
+        "spark.ui.port": str(held.ports[0]),
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": events.as_uri(),
         "spark.eventLog.compress": "false",
-    }  # fmt: skip
+    }
     command = submitted(cluster, environment, conf)
     command += [part for item in shown.items() for part in ("--spark", "=".join(item))]
     with ExitStack() as stack:
@@ -279,9 +297,13 @@ def test_a_lake_that_executors_do_not_see_is_refused_in_one_sentence(
     log = tmp_path / "job.log"
     with log.open("wb") as output:
         done = subprocess.run(
-            submitted(cluster, environment, conf), cwd=here, timeout=DEADLINE_S,
-            stdout=output, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
+            submitted(cluster, environment, conf),
+            cwd=here,
+            timeout=DEADLINE_S,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
     said = log.read_text()
     assert done.returncode != 0
     assert "the lake /proc/self/cwd/lake is not the same place for the executor on " in said, said
@@ -305,18 +327,35 @@ def test_the_vectors_hold_on_a_cluster(
 
     write_zip(packages)
     spark: dict[str, Any] = {
-        "spark.master": cluster.master, **cluster_conf(cluster.master),
-        **environment_conf(str(environment)), "spark.submit.pyFiles": str(packages),
-        "spark.executor.memory": "600m", "spark.executor.extraJavaOptions": QUICK_JAVA,
-    }  # fmt: skip
+        "spark.master": cluster.master,
+        **cluster_conf(cluster.master),
+        **environment_conf(str(environment)),
+        "spark.submit.pyFiles": str(packages),
+        "spark.executor.memory": "600m",
+        "spark.executor.extraJavaOptions": QUICK_JAVA,
+    }
     ours = {key: value for key, value in os.environ.items() if "XDIST" not in key}
     variables = {**ours, CLUSTER_VARIABLE: json.dumps(spark), "PYSPARK_PYTHON": BARE_PYTHON}
     began = time.time()
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
-         "tests/kafka/test_scenarios_real.py", "-k", cases,
-         "--basetemp", str(tmp_path / "vectors")],
-        cwd=ROOT, env=variables, capture_output=True, text=True, timeout=2 * DEADLINE_S,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "tests/kafka/test_scenarios_real.py",
+            "-k",
+            cases,
+            "--basetemp",
+            str(tmp_path / "vectors"),
+        ],
+        cwd=ROOT,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=2 * DEADLINE_S,
+    )
     assert done.returncode == 0, done.stdout[-5_000:] + done.stderr[-3_000:]
     assert any(path.stat().st_mtime >= began for path in cluster.folder.glob("worker-*/apps/app-*"))

@@ -61,11 +61,16 @@ def take_records_of(settings: Settings, size: int) -> None:
 
 def send(settings: Settings, kinds: Sequence[str], count: int, size: int, codec: str) -> None:
     """Send records of equal bytes, spread over the topics of some kinds and their partitions."""
-    producer = Producer({
-        "bootstrap.servers": settings.kafka.bootstrap_servers, "log_level": 0,
-        "compression.type": codec, "message.max.bytes": 64 * MIB, "linger.ms": 5,
-        "queue.buffering.max.kbytes": 64 * 1024,
-    })  # fmt: skip
+    producer = Producer(
+        {
+            "bootstrap.servers": settings.kafka.bootstrap_servers,
+            "log_level": 0,
+            "compression.type": codec,
+            "message.max.bytes": 64 * MIB,
+            "linger.ms": 5,
+            "queue.buffering.max.kbytes": 64 * 1024,
+        }
+    )
     topics, body = settings.kafka.topics(), b"z" * size
     for number in range(count):
         kind = kinds[number % len(kinds)]
@@ -96,7 +101,7 @@ class Peaks:
 
 def landed(settings: Settings) -> Counter[str | None]:
     """Count what was landed of `HEADERS`, by its error; the job's own PINGs have none."""
-    lake = Lake(settings.lake.place())
+    lake = Lake(settings.lake.location())
     if not lake.exists():
         return Counter()
     errors: Counter[str | None] = Counter()
@@ -141,18 +146,24 @@ def test_records_that_compress_well_are_landed_in_the_heap_there_is(
 
 
 def test_operations_that_are_too_many_bytes_for_one_epoch_are_landed_in_several(
-    broker: Broker, tmp_path: Path, unique: Unique, spark: SparkSession,
+    broker: Broker,
+    tmp_path: Path,
+    unique: Unique,
+    spark: SparkSession,
     caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+) -> None:
     """The driver has an operation's texts in memory, and here they are the heap's half."""
     count = 600
     settings = settings_for(
         broker, tmp_path / "lake", unique("texts"), stream={"max_offsets_per_trigger": count}
     )
     Job(settings).prepare_topics()
-    producer = Producer({
-        "bootstrap.servers": settings.kafka.bootstrap_servers, "compression.type": "zstd",
-    })  # fmt: skip
+    producer = Producer(
+        {
+            "bootstrap.servers": settings.kafka.bootstrap_servers,
+            "compression.type": "zstd",
+        }
+    )
     headers = [*HEADERS[OP], (p.REMARK, b"z" * 600_000)]
     for number in range(count):
         producer.produce(settings.kafka.op_topic, b"1", partition=number % 2, headers=headers)

@@ -114,9 +114,16 @@ def settings_of(secure: SecureBroker, way: tuple[str, Client], folder: Path, nam
 
 @pytest.mark.parametrize(
     "name",
-    ["PLAIN", "SCRAM_SHA_256", "SCRAM_SHA_512", "OAUTHBEARER", "certificate", "encrypted key",
-     "PKCS#12"],
-)  # fmt: skip
+    [
+        "PLAIN",
+        "SCRAM_SHA_256",
+        "SCRAM_SHA_512",
+        "OAUTHBEARER",
+        "certificate",
+        "encrypted key",
+        "PKCS#12",
+    ],
+)
 def test_job_producer_checks_and_operator_all_get_in(
     secure: SecureBroker, tmp_path: Path, unique: Unique, spark: SparkSession, name: str
 ) -> None:
@@ -127,10 +134,13 @@ def test_job_producer_checks_and_operator_all_get_in(
     with (
         running(settings, verifies=False) as job,
         TransactionProducer(
-            kafka.bootstrap_servers, "shop", CommitsWhenAsked(), options=options_of(settings),
+            kafka.bootstrap_servers,
+            "shop",
+            CommitsWhenAsked(),
+            options=options_of(settings),
             client=kafka.client,
         ) as producer,
-    ):  # fmt: skip
+    ):
         producer.send_message_in_transaction(Message("orders", b"one"), None)
         job.wait_for(lambda: len(job.messages("orders")) == 1, "the committed message")
         write(kafka, command(MAINTAIN, None, "ada", "to see"), job.plans[-1].cluster_id)
@@ -142,8 +152,10 @@ def refused(secure: SecureBroker, folder: Path) -> dict[str, tuple[str, Client, 
     """Return clients that are not let in: listener, client, the words that say why."""
     known = secure.authority
     good, old, strange = (
-        known.issue("alice"), known.issue("alice", days=-1), Authority("another").issue("alice"),
-    )  # fmt: skip
+        known.issue("alice"),
+        known.issue("alice", days=-1),
+        Authority("another").issue("alice"),
+    )
     other_ca = folder / "other.pem"
     other_ca.write_text(Authority("another").own.chain_pem())
     tls = {"security.protocol": "ssl", "ssl.ca.location": str(secure.ca_file)}
@@ -157,53 +169,80 @@ def refused(secure: SecureBroker, folder: Path) -> dict[str, tuple[str, Client, 
     return {
         "a wrong password": ("PLAIN", {**plain, **wrong}, ("Invalid username or password",)),
         "a wrong password, SCRAM": (
-            "SCRAM_SHA_512", {**secure.client("SCRAM_SHA_512"), **wrong}, ("invalid credentials",),
+            "SCRAM_SHA_512",
+            {**secure.client("SCRAM_SHA_512"), **wrong},
+            ("invalid credentials",),
         ),
         "a wrong secret": (
-            "OAUTHBEARER", {**secure.client("OAUTHBEARER"), **secret}, ("invalid_client",),
+            "OAUTHBEARER",
+            {**secure.client("OAUTHBEARER"), **secret},
+            ("invalid_client",),
         ),
         "another mechanism": (
-            "PLAIN", {**plain, "sasl.mechanisms": "SCRAM-SHA-256"},
+            "PLAIN",
+            {**plain, "sasl.mechanisms": "SCRAM-SHA-256"},
             ("Unsupported SASL mechanism", "supported mechanisms: PLAIN"),
         ),
         "no certificate": (MTLS, tls, ("the broker wants a certificate of this client's",)),
         "an expired one": (
-            MTLS, of_files(secure, old, folders[0]), ("this client's certificate has expired on",),
+            MTLS,
+            of_files(secure, old, folders[0]),
+            ("this client's certificate has expired on",),
         ),
         "a stranger's": (
-            MTLS, of_files(secure, strange, folders[1]),
+            MTLS,
+            of_files(secure, strange, folders[1]),
             ("the broker does not trust this client's certificate",),
         ),
         "a broker of another authority": (
-            "PLAIN", {**plain, "ssl.ca.location": str(other_ca)}, (not_trusted, "issuer"),
+            "PLAIN",
+            {**plain, "ssl.ca.location": str(other_ca)},
+            (not_trusted, "issuer"),
         ),
         "a broker of another name": (OTHER_HOST, tls, (not_trusted, "not valid for '127.0.0.1'")),
         "a broker whose certificate has expired": (EXPIRED, tls, (not_trusted, "has expired")),
         "no TLS where there is": ("PLAIN", {}, ("the listener speaks TLS", "plaintext")),
         "TLS where there is none": ("", tls, ("PLAINTEXT broker listener",)),
         "a login where there is none": (
-            "", {**plain, "security.protocol": "sasl_plaintext"}, ("handshake failed",),
+            "",
+            {**plain, "security.protocol": "sasl_plaintext"},
+            ("handshake failed",),
         ),
         "a setting that does not exist": (MTLS, {"no.such": "x"}, ("no.such",)),
         "a file that is not there": (
-            MTLS, {**tls, "ssl.ca.location": str(folder / "none.pem")}, ("none.pem",),
+            MTLS,
+            {**tls, "ssl.ca.location": str(folder / "none.pem")},
+            ("none.pem",),
         ),
         "a key of another certificate": (
             MTLS,
             {**of_files(secure, good, folder), "ssl.key.location": str(folders[0] / "own.key")},
             ("key values mismatch",),
         ),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(
     "why",
-    ["a wrong password", "a wrong password, SCRAM", "a wrong secret", "another mechanism",
-     "no certificate", "an expired one", "a stranger's", "a broker of another authority",
-     "a broker of another name", "a broker whose certificate has expired", "no TLS where there is",
-     "TLS where there is none", "a login where there is none", "a setting that does not exist",
-     "a file that is not there", "a key of another certificate"],
-)  # fmt: skip
+    [
+        "a wrong password",
+        "a wrong password, SCRAM",
+        "a wrong secret",
+        "another mechanism",
+        "no certificate",
+        "an expired one",
+        "a stranger's",
+        "a broker of another authority",
+        "a broker of another name",
+        "a broker whose certificate has expired",
+        "no TLS where there is",
+        "TLS where there is none",
+        "a login where there is none",
+        "a setting that does not exist",
+        "a file that is not there",
+        "a key of another certificate",
+    ],
+)
 def test_who_is_not_let_in_is_told_why(secure: SecureBroker, tmp_path: Path, why: str) -> None:
     listener, client, words = refused(secure, tmp_path)[why]
     servers = secure.address(listener) if listener else secure.bootstrap_servers
@@ -247,9 +286,14 @@ bootstrap_servers = "{secure.address("PLAIN")}"
 """
     )
     done = subprocess.run(
-        [*TXLAKE, "run", "--conf", str(conf)], cwd=ROOT, capture_output=True, text=True,
-        timeout=DEADLINE_S, env={**os.environ, "THE_PASSWORD": "a wrong one"}, check=False,
-    )  # fmt: skip
+        [*TXLAKE, "run", "--conf", str(conf)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        env={**os.environ, "THE_PASSWORD": "a wrong one"},
+        check=False,
+    )
     said = done.stdout + done.stderr
     assert done.returncode == 1, said
     assert said.count("Invalid username or password") == 1, said

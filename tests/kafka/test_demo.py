@@ -36,13 +36,23 @@ def demo(lake: Path, temp: Path) -> Iterator[subprocess.Popen[str]]:
     """Start the demo; end it as Ctrl-C does, if it still runs."""
     temp.mkdir()
     command = [
-        sys.executable, "-m", "examples.demo", "--lake", str(lake), "--orders", str(ORDERS),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "examples.demo",
+        "--lake",
+        str(lake),
+        "--orders",
+        str(ORDERS),
+    ]
     environment = {**os.environ, **quick_java(), "TMPDIR": str(temp), "COLUMNS": "80"}
     with subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-    ) as process:  # fmt: skip
+    ) as process:
         try:
             yield process
         finally:
@@ -119,9 +129,13 @@ def try_what_it_says(output: str) -> str:
         program, *arguments = shlex.split(command)
         here = Path(sys.executable).with_name(Path(program).name)
         done = subprocess.run(
-            [str(here), *arguments], cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S,
+            [str(here), *arguments],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
             check=False,
-        )  # fmt: skip
+        )
         assert done.returncode == 0, f"{command}\n{done.stderr}"
         told += done.stdout
     return told

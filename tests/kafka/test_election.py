@@ -58,9 +58,15 @@ class Members:
             self.rehearsals.append(name)
 
         return StandbyWait(
-            self.path, name, self.joined[name], self.other, self.stop, lambda: None, rehearse,
+            self.path,
+            name,
+            self.joined[name],
+            self.other,
+            self.stop,
+            lambda: None,
+            rehearse,
             is_standby=is_standby,
-        )  # fmt: skip
+        )
 
     def ownership(self, name: str) -> Leadership:
         lake = Lake(self.path)
@@ -205,9 +211,14 @@ def test_kafka_that_refuses_the_group_stops_the_driver_with_one_sentence(
         settings = settings_for(own, tmp_path / "lake", unique("refused"))
         KafkaAdmin(settings, settings.kafka.topics()).create_missing()
         refused = AclBinding(
-            ResourceType.GROUP, "txlake-driver-", ResourcePatternType.PREFIXED,
-            "User:ANONYMOUS", "*", AclOperation.ALL, AclPermissionType.DENY,
-        )  # fmt: skip
+            ResourceType.GROUP,
+            "txlake-driver-",
+            ResourcePatternType.PREFIXED,
+            "User:ANONYMOUS",
+            "*",
+            AclOperation.ALL,
+            AclPermissionType.DENY,
+        )
         admin = AdminClient({"bootstrap.servers": own.bootstrap_servers})
         for future in admin.create_acls([refused]).values():
             future.result(10)

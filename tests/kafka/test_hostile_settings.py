@@ -37,10 +37,14 @@ def test_a_setting_that_only_java_can_refuse_is_one_sentence(
         f'[kafka]\nbootstrap_servers = "127.0.0.1:1"\n[spark]\n{line}\n'
     )
     done = subprocess.run(
-        [*TXLAKE, "run", "--conf", str(conf)], cwd=ROOT, capture_output=True, text=True,
-        timeout=DEADLINE_S, check=False,
+        [*TXLAKE, "run", "--conf", str(conf)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
         env={**os.environ, "JAVA_TOOL_OPTIONS": f"{archive_options()}{options}"},
-    )  # fmt: skip
+    )
     said = done.stdout + done.stderr
     assert done.returncode == 1, said
     assert "Traceback" not in said

@@ -105,8 +105,10 @@ def test_a_record_that_cannot_be_read_is_a_row_with_its_reason_and_raw_bytes(
         job.wait_for(lambda: job.messages("orders"), "the good message")
         (bad,) = [row for row in job.rows("half") if row["error"]]
         assert (bad["error"], bad["body"], bad["raw_key"]) == (
-            "bad_producer_group", b"\x00\xff", b"key",
-        )  # fmt: skip
+            "bad_producer_group",
+            b"\x00\xff",
+            b"key",
+        )
         assert bad["raw_headers"] == [{"key": "PGROUP", "value": b"\xff"}]
         (bad_op,) = [row for row in job.rows("op") if row["error"]]
         assert (bad_op["error"], bad_op["body"]) == ("bad_offsets", b"abc")
@@ -155,18 +157,21 @@ def test_an_unanswered_half_is_asked_check_max_times_and_then_given_up(
         ends = [row for row in job.rows("outcomes") if row["queue_id"] == 0]
         ends.sort(key=lambda row: row["epoch"])
         assert [(row["outcome"], row["cause"]) for row in ends] == [
-            ("DISCARDED", "check_max"), ("COMMITTED", "late_end"),
-        ]  # fmt: skip
+            ("DISCARDED", "check_max"),
+            ("COMMITTED", "late_end"),
+        ]
 
 
 def test_a_discarded_half_is_rearmed_and_an_undeliverable_message_resumed(
     broker: Broker, tmp_path: Path, unique: Unique
 ) -> None:
     settings = settings_for(
-        broker, tmp_path / "lake", unique("admin"),
+        broker,
+        tmp_path / "lake",
+        unique("admin"),
         transaction={"check_max": 0},
         topics={"auto_create_topics": False},
-    )  # fmt: skip
+    )
     with running(settings) as job:
         wire = KafkaWriter(settings)
         offset = wire.half("a", topic="closed")
@@ -213,10 +218,12 @@ def test_an_operation_without_an_id_ends_no_transaction(
         wire.end(COMMIT, slow, FROM_CHECK="true")
         job.wait_for(lambda: len(job.rows("outcomes")) == 3, "three ends")
         assert sorted(row["reason"] for row in job.rows("conflicts")) == [
-            "after_immunity", "no_transaction_id",
-        ]  # fmt: skip
-        ends = {row["transaction_id"]: (row["outcome"], row["cause"])
-                for row in job.rows("outcomes")}  # fmt: skip
+            "after_immunity",
+            "no_transaction_id",
+        ]
+        ends = {
+            row["transaction_id"]: (row["outcome"], row["cause"]) for row in job.rows("outcomes")
+        }
     assert ends == {
         "a": ("COMMITTED", "operation"),
         "b": ("ROLLED_BACK", "operator"),
@@ -234,8 +241,12 @@ def test_delayed_messages_are_delivered_once_and_never_early(
         wire = KafkaWriter(settings)
         offset = wire.half("a", DELAY="2")
         wire.end(COMMIT, offset)
-        wire.send(settings.kafka.schedule_topic, 0, b"later", [
-            ("REAL_TOPIC", b"orders"), ("DELAY", b"99")])  # fmt: skip
+        wire.send(
+            settings.kafka.schedule_topic,
+            0,
+            b"later",
+            [("REAL_TOPIC", b"orders"), ("DELAY", b"99")],
+        )
         wire.send(settings.kafka.schedule_topic, 3, b"now", [("REAL_TOPIC", b"orders")])
         job.wait_for(lambda: len(job.messages("orders")) == 3, "three messages")
         stored = {row["queue_id"]: row["stored_at"] for row in job.rows("schedule")}

@@ -75,9 +75,11 @@ def test_a_backlog_is_read_ahead_and_its_epochs_stay_one_after_another(
 
     monkeypatch.setattr(EpochRunner, "finish", slowly)
     settings = settings_for(
-        broker, tmp_path / "lake", unique("ahead"),
+        broker,
+        tmp_path / "lake",
+        unique("ahead"),
         stream={"trigger_interval_ms": 1, "max_offsets_per_trigger": 40},
-    )  # fmt: skip
+    )
     job = Job(settings)
     job.prepare_topics()
     wire = KafkaWriter(settings)
@@ -126,8 +128,11 @@ def test_what_spark_shows_agrees_with_the_lake(
             return sum(len(job.rows(table)) for table in ("half", "op", "schedule", "admin"))
 
         job.wait_for(lambda: read() == landed() >= 14, "Spark's own offsets")
-        epochs = {row["epoch"]: dict(row["work"] or ()) for row in job.rows("epochs")
-                  if row["state"] == "committed"}  # fmt: skip
+        epochs = {
+            row["epoch"]: dict(row["work"] or ())
+            for row in job.rows("epochs")
+            if row["state"] == "committed"
+        }
     store = spark.sparkContext._jsc.sc().statusStore()  # type: ignore[union-attr]
     jobs = store.jobsList(None)
     described = [jobs.apply(n).description() for n in range(jobs.size())]

@@ -84,10 +84,14 @@ def test_a_job_whose_kafka_was_away_is_stopped_in_two_lines(drivers: Drivers) ->
 
 def send_halves(settings: Settings, count: int) -> None:
     """Send so many halves that a job reads them for a while."""
-    producer = Producer({
-        "bootstrap.servers": settings.kafka.bootstrap_servers, "log_level": 0,
-        "error_cb": lambda _: None, "queue.buffering.max.messages": count + 1,
-    })  # fmt: skip
+    producer = Producer(
+        {
+            "bootstrap.servers": settings.kafka.bootstrap_servers,
+            "log_level": 0,
+            "error_cb": lambda _: None,
+            "queue.buffering.max.messages": count + 1,
+        }
+    )
     for number in range(count):
         headers = half_headers(f"burst-{number}")
         producer.produce(settings.kafka.half_topic, b"x" * 4_000, headers=headers)

@@ -77,12 +77,15 @@ def test_a_start_after_a_death_in_a_landing_takes_smaller_steps_until_that_is_la
 
         second = drivers.start()
         drivers.wait_for(SMALLER, second)
-        wait_until(lambda: second.has_said(SMALLER, USUAL, "running; owner"), "usual steps again",
-                   seen=second.log.read_text)  # fmt: skip
+        wait_until(
+            lambda: second.has_said(SMALLER, USUAL, "running; owner"),
+            "usual steps again",
+            seen=second.log.read_text,
+        )
         second.terminate()
         assert second.wait(DEADLINE_S) == 0
 
-    assert Lake(settings.lake.place()).read("half", ["epoch"]).num_rows == HALVES
+    assert Lake(settings.lake.location()).read("half", ["epoch"]).num_rows == HALVES
     assert not mark.exists()
 
 

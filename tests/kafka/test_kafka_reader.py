@@ -110,10 +110,16 @@ def test_records_are_as_they_were_written(
     rows = records.drop_columns("timestamp").to_pylist()
     assert times == [17_000, 18_000]
     assert rows == [
-        {"topic": topic, "partition": 0, "offset": 0, "key": b"key", "value": b"body",
-         "headers": [{"key": name, "value": value} for name, value in headers]},
+        {
+            "topic": topic,
+            "partition": 0,
+            "offset": 0,
+            "key": b"key",
+            "value": b"body",
+            "headers": [{"key": name, "value": value} for name, value in headers],
+        },
         {"topic": topic, "partition": 0, "offset": 1, "key": None, "value": None, "headers": None},
-    ]  # fmt: skip
+    ]
 
 
 def test_one_consumer_is_kept_from_one_landing_to_the_next(

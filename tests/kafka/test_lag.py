@@ -42,9 +42,11 @@ def _fill(settings: Settings) -> None:
     for queue in range(settings.kafka.queues):
         for n in range(HALVES_PER_QUEUE):
             producer.produce(
-                settings.kafka.half_topic, b"%d" % n, partition=queue,
+                settings.kafka.half_topic,
+                b"%d" % n,
+                partition=queue,
                 headers=half_headers(f"tx-{queue}-{n}"),
-            )  # fmt: skip
+            )
             if n % 10_000 == 0:
                 producer.poll(0)
     assert producer.flush(60) == 0
@@ -57,9 +59,11 @@ def _fill(settings: Settings) -> None:
                 if named:
                     ids = [f"tx-{queue}-{n}" for n in named]
                     producer.produce(
-                        settings.kafka.op_topic, p.operation_body(named), partition=queue,
+                        settings.kafka.op_topic,
+                        p.operation_body(named),
+                        partition=queue,
                         headers=list(p.operation_headers("g", decision, ids)),
-                    )  # fmt: skip
+                    )
     assert producer.flush(60) == 0
 
 
@@ -84,9 +88,10 @@ def test_halves_that_were_ended_are_neither_asked_about_nor_given_up(
         assert job.lake.read("conflicts").num_rows == 0
         epochs = job.lake.read("epochs", ["epoch", "state", "ranges"])
         landing = [
-            row for row in epochs.to_pylist()
+            row
+            for row in epochs.to_pylist()
             if row["ranges"] and any(r["to_offset"] > r["from_offset"] for r in row["ranges"])
-        ]  # fmt: skip
+        ]
         assert len(landing) >= 5, "the log was landed in several epochs"
         assert any(r["end_offset"] > r["to_offset"] for row in landing for r in row["ranges"]), (
             "the job lagged"

@@ -43,9 +43,12 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RightsBroker]:
 
 
 def is_refused_and_goes_on(
-    settings: Settings, wire: KafkaWriter, caplog: pytest.LogCaptureFixture,
-    refuse: Callable[[], None], let_in: Callable[[], None],
-) -> Job:  # fmt: skip
+    settings: Settings,
+    wire: KafkaWriter,
+    caplog: pytest.LogCaptureFixture,
+    refuse: Callable[[], None],
+    let_in: Callable[[], None],
+) -> Job:
     """Run a job that is refused for a while, and return it. What was sent meanwhile is there."""
     caplog.set_level(logging.WARNING, "txlake.driver")
 

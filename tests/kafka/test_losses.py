@@ -124,13 +124,17 @@ def test_an_accepted_loss_is_passed_recorded_and_explained(cut: Cut) -> None:
     assert conflict == {"half_queue_offset": lost, "reason": "unknown_half"}
     lake = Lake(cut.settings.lake.path)
     assert [(x["topic"], x["first"], x["last"]) for x in planned_losses(lake)] == [
-        (half_topic, 1, 4), (op_topic, 0, 0),
-    ]  # fmt: skip
+        (half_topic, 1, 4),
+        (op_topic, 0, 0),
+    ]
     commands = lake.read("admin", ["command", "target", "actor", "reason", "result"]).to_pylist()
     assert {
-        "command": ACCEPT_LOSS, "target": "lost:half:0:1-4", "actor": "ada",
-        "reason": "retention was too short", "result": "noted",
-    } in commands  # fmt: skip
+        "command": ACCEPT_LOSS,
+        "target": "lost:half:0:1-4",
+        "actor": "ada",
+        "reason": "retention was too short",
+        "result": "noted",
+    } in commands
     said = cut.txlake("tx", "explain", "0-2", code=1)
     assert "ada accepted that offsets 1 to" in said and "retention was too short" in said
 

@@ -38,10 +38,18 @@ def test_checks_with_large_bodies_do_not_add_up(
         job.half(f"tx-{number}", body=b"%d" % number + BODY)
     job.run()
     due = [
-        {"queue_id": 0, "queue_offset": number, "arm": 0, "check_times": 1, "producer_group": "g",
-         "transaction_id": f"tx-{number}", "real_topic": "orders", "half_offsets": [number]}
+        {
+            "queue_id": 0,
+            "queue_offset": number,
+            "arm": 0,
+            "check_times": 1,
+            "producer_group": "g",
+            "transaction_id": f"tx-{number}",
+            "real_topic": "orders",
+            "half_offsets": [number],
+        }
         for number in range(COUNT)
-    ]  # fmt: skip
+    ]
     asker = KafkaCheckSender(broker.bootstrap_servers, {}, prefix, 60_000, MIB)
 
     tracemalloc.start()

@@ -113,9 +113,13 @@ def test_a_record_at_the_limit_is_asked_about_and_delivered_and_one_byte_more_is
                                         (1_000, KAFKAS_DEFAULT)]
 )  # fmt: skip
 def test_the_jobs_topics_take_a_record_at_the_limit(
-    broker: Broker, tmp_path: Path, unique: Unique, message_bytes_max: int, expected: int,
+    broker: Broker,
+    tmp_path: Path,
+    unique: Unique,
+    message_bytes_max: int,
+    expected: int,
     caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+) -> None:
     """Never less than Kafka's default, which batches of many records count on."""
     limit = {"message_bytes_max": message_bytes_max}
     settings = settings_for(broker, tmp_path / "lake", unique("topics"), transaction=limit)
@@ -148,9 +152,12 @@ def test_a_topic_that_takes_less_is_warned_of_in_one_sentence(
         "the changed setting",
     )
     topics.check()
-    assert caplog.record_tuples == [(
-        "txlake.kafka", logging.WARNING,
-        "Kafka may refuse records of message_bytes_max = 1048576 bytes, which need a topic's "
-        f"max.message.bytes=1114112: {half_topic} has 1048588; raise it, or lower "
-        "message_bytes_max",
-    )]  # fmt: skip
+    assert caplog.record_tuples == [
+        (
+            "txlake.kafka",
+            logging.WARNING,
+            "Kafka may refuse records of message_bytes_max = 1048576 bytes, which need a topic's "
+            f"max.message.bytes=1114112: {half_topic} has 1048588; raise it, or lower "
+            "message_bytes_max",
+        )
+    ]

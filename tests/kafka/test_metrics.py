@@ -141,8 +141,11 @@ def test_a_job_is_not_ready_while_kafka_is_away(tmp_path: Path, unique: Unique) 
         wait_until(lambda: scrape(port)["txlake_kafka_up"] == 0, "Kafka is down")
         assert get(port, "/healthz").status == 200
         own.restart()
-        wait_until(lambda: get(port, "/readyz").status == 200, "the job is ready again",
-                   seen=lambda: get(port, "/readyz").text)  # fmt: skip
+        wait_until(
+            lambda: get(port, "/readyz").status == 200,
+            "the job is ready again",
+            seen=lambda: get(port, "/readyz").text,
+        )
     finally:
         job.driver.stop()
         job.wait_until_dead()
@@ -170,8 +173,11 @@ def test_a_standby_is_healthy_and_not_ready_until_it_takes_over(
         assert answer.text == "it stands by: another driver has the lake\n"
         assert [scrape(port)["txlake_active"] for port in ports] == [1, 0]
         first.kill()
-        wait_until(lambda: get(ports[1], "/readyz").status == 200, "the standby is ready",
-                   seen=lambda: get(ports[1], "/readyz").text)  # fmt: skip
+        wait_until(
+            lambda: get(ports[1], "/readyz").status == 200,
+            "the standby is ready",
+            seen=lambda: get(ports[1], "/readyz").text,
+        )
         drivers.send("after")
         drivers.wait_for_sent()
         delivered = by_label(scrape(ports[1]), "txlake_delivered_messages_total")

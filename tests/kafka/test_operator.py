@@ -32,9 +32,12 @@ def job(
 ) -> Iterator[Job]:
     """One job for all tests here: it asks nobody, and makes no topic by itself."""
     settings = settings_for(
-        broker, tmp_path_factory.mktemp("operator") / "lake", NAME,
-        transaction={"check_max": 0}, topics={"auto_create_topics": False},
-    )  # fmt: skip
+        broker,
+        tmp_path_factory.mktemp("operator") / "lake",
+        NAME,
+        transaction={"check_max": 0},
+        topics={"auto_create_topics": False},
+    )
     with running(settings) as job:
         yield job
 
@@ -102,8 +105,10 @@ def test_an_operator_ends_transactions_by_the_rules_of_all(
     assert story["messages"][0]["delivered"]["topic"] == "orders"
     (op,) = [event for event in story["events"] if event["event"] == "operation"]
     assert (op["actor"], op["reason"], op["transaction_ids"]) == (
-        "ada", "the customer called", ["commit-me"],
-    )  # fmt: skip
+        "ada",
+        "the customer called",
+        ["commit-me"],
+    )
     (message,) = job.messages("orders")
     assert message["keys"] == "order-1"
 
@@ -130,14 +135,17 @@ def test_a_discarded_half_is_listed_resumed_and_ended(
     job.wait_for(lambda: run(conf, "dead", "list", "--group", "silent"), "its epoch's commit")
     (row,) = run(conf, "dead", "list", "--group", "silent")
     assert (row["target"], row["reason"], row["transaction_id"]) == (
-        f"half:0-{offset}", "check_max", "silent",
-    )  # fmt: skip
+        f"half:0-{offset}",
+        "check_max",
+        "silent",
+    )
     assert codes(explain(conf, "silent")["waits"]) == ["no_end", "discarded"]
 
     told = run(conf, "dead", "resume", f"half:0-{offset}", *WAIT)
     assert (told["expected"], told["result"]) == (
-        "rearmed: the half is pending again", "rearmed",
-    )  # fmt: skip
+        "rearmed: the half is pending again",
+        "rearmed",
+    )
     assert run(conf, "tx", "commit", f"0-{offset}", *WAIT)["result"].startswith("COMMITTED")
     assert run(conf, "dead", "list", "--group", "silent") == []
     story = explain(conf, "silent")
@@ -201,7 +209,7 @@ def test_a_dry_run_writes_nothing(job: Job, wire: KafkaWriter, conf: str) -> Non
     kafka = KafkaAdmin(job.settings, job.settings.kafka.topics())
     offset = wire.half("dry", **IMMUNE)
     wait_for_half(job, "dry")
-    before = kafka.end_offsets(kafka.places())
+    before = kafka.end_offsets(kafka.partitions())
     for words in (
         ("tx", "commit", f"0-{offset}"),
         ("tx", "rollback", f"0-{offset}"),
@@ -211,7 +219,7 @@ def test_a_dry_run_writes_nothing(job: Job, wire: KafkaWriter, conf: str) -> Non
     ):
         told = run(conf, *words, "--dry-run", *WAIT)
         assert (told["offset"], told["result"]) == (None, None), words
-    assert kafka.end_offsets(kafka.places()) == before
+    assert kafka.end_offsets(kafka.partitions()) == before
     assert explain(conf, "dry")["status"] == "PENDING"
 
 

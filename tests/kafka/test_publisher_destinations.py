@@ -47,13 +47,13 @@ def test_a_publisher_gets_into_a_destination_with_tls_and_sasl(
         assert publish_all(lake.settings()) == 3
 
         (status,) = find_publishers(lake.settings())
-        assert (status.lag, status.trouble) == (0, None)
+        assert (status.lag, status.unknown_reason) == (0, None)
         lake.servers = secure.bootstrap_servers
         lake.require_published()
 
         password.write_text("a wrong one")
         (status,) = find_publishers(lake.settings())
-        assert status.trouble is not None and "does not let this client in" in status.trouble
+        assert "does not let this client in" in str(status.unknown_reason)
 
 
 def test_another_cluster_of_two_brokers_is_published_to_and_waited_for(
@@ -82,7 +82,7 @@ def test_another_cluster_of_two_brokers_is_published_to_and_waited_for(
             second.start()
             wait_until(lambda: count(lake) == 7, "the others are published")
             (status,) = find_publishers(settings)
-            assert (status.lag, status.trouble) == (0, None) and status.active is not None
+            assert (status.lag, status.unknown_reason) == (0, None) and status.active is not None
         finally:
             process.stop()
             thread.join()

@@ -149,10 +149,10 @@ def test_job_and_operator_have_the_rights_on_what_is_published_that_they_need(
     assert read_positions(job)["topics/1"][1] == 2
     watch = PublisherWatch(job, lambda: True)
     watch.read_once()
-    assert [(status.lag, status.trouble) for status in watch.statuses] == [(1, None)]
+    assert [(status.lag, status.unknown_reason) for status in watch.statuses] == [(1, None)]
 
     (status,) = find_publishers(lake.settings_of(OPERATOR), MemberGroup.describe)
-    assert (status.lag, status.trouble) == (1, None)
+    assert (status.lag, status.unknown_reason) == (1, None)
     conf = ("--conf", lake.conf(OPERATOR))
     assert "orders" in said("verify", "--published", *conf)
     assert "published by main" in said("tx", "explain", "half:0-0", *conf)
@@ -175,8 +175,10 @@ def test_rights_on_another_kafka_are_printed_for_it_and_only_for_what_is_named(
 
     assert all("--bootstrap-server far:1 " in line for line in lines)
     assert [line.partition("--topic ")[2] for line in lines if "--operation ALTER" in line] == [
-        "x-a", "x-b", "'*'",
-    ]  # fmt: skip
+        "x-a",
+        "x-b",
+        "'*'",
+    ]
     assert sum("--topic TXLAKE_PUBLISHED" in line for line in lines) == 1
     (ids,) = (line for line in lines if "--transactional-id" in line)
     assert ids.endswith("--transactional-id txlake-publish- --resource-pattern-type prefixed")

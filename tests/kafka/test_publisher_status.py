@@ -20,7 +20,7 @@ from pipelines.kafka_client.group_member import Member
 from pipelines.kafka_client.group_members import MemberGroup
 from pipelines.local_broker.broker import Broker
 from pipelines.metrics.publisher_watch import PublisherWatch
-from pipelines.publish.process import PublisherProcess, elects, group_of
+from pipelines.publish.process import PublisherProcess, elected_process, group_of
 from pipelines.publish.publisher import Turn
 from pipelines.publish.status import find_publishers, read_publishers
 from pipelines.settings import Settings
@@ -60,7 +60,7 @@ def member_of(settings: Settings, lake_id: str) -> Member:
         publisher.client,
         publisher.progress_topic,
         group_of(lake_id, "main"),
-        elects("main"),
+        elected_process("main"),
         "host:1:hangs",
     )
 
@@ -204,7 +204,8 @@ def test_a_scrape_has_each_publisher_without_the_request_that_can_end_the_job(
     monkeypatch.delattr(MemberGroup, "describe")
     watch = PublisherWatch(settings, lambda: True)
     watch.read_once()
-    assert [status.trouble is None for status in watch.statuses] == [True, False], watch.statuses
+    is_known = [status.unknown_reason is None for status in watch.statuses]
+    assert is_known == [True, False], watch.statuses
     told = ReportedHistory(reporter_of())
     told.reporter._publishers = watch
     samples = told.tell(History()).samples()
@@ -271,8 +272,12 @@ def test_explain_says_where_and_when_a_message_was_published_or_that_it_is_not_y
         text, (told,) = explained(offset)
         names = ("publisher", "destination", "partition", "kafka_offset", "is_exact")
         assert [told[name] for name in names] == [
-            "main", lake.destination(), 1, kafka_offset, True,
-        ]  # fmt: skip
+            "main",
+            lake.destination(),
+            1,
+            kafka_offset,
+            True,
+        ]
         at = dt.datetime.fromisoformat(told["at"].replace("Z", "+00:00")).timestamp() * 1_000
         assert before <= at <= time.time_ns() // 1_000_000
         assert (

@@ -66,28 +66,49 @@ def orders(count: int, first: int = 0, **columns: Any) -> list[dict[str, Any]]:
 def test_a_message_is_published_once_with_all_that_was_sent(make: Make) -> None:
     lake = make()
     lake.send(
-        {"body": b"plain", "keys": "k1", "tags": "t1", "half_queue": 1, "real_queue_id": 2,
-         "properties": [("colour", "red"), (p.QUEUE_OFFSET, "mine")]},
+        {
+            "body": b"plain",
+            "keys": "k1",
+            "tags": "t1",
+            "half_queue": 1,
+            "real_queue_id": 2,
+            "properties": [("colour", "red"), (p.QUEUE_OFFSET, "mine")],
+        },
         {"body": None, "half_queue": 0, "real_queue_id": 0},
-        {"body": b"raw", "half_queue": 0, "real_queue_id": 1, "raw_headers": [
-            {"key": p.PGROUP, "value": b"g"}, {"key": "a", "value": b"1"},
-            {"key": "a", "value": b"\xff"}, {"key": p.ACTOR, "value": b"x"},
-        ]},
-    )  # fmt: skip
+        {
+            "body": b"raw",
+            "half_queue": 0,
+            "real_queue_id": 1,
+            "raw_headers": [
+                {"key": p.PGROUP, "value": b"g"},
+                {"key": "a", "value": b"1"},
+                {"key": "a", "value": b"\xff"},
+                {"key": p.ACTOR, "value": b"x"},
+            ],
+        },
+    )
 
     assert publish_all(lake.settings()) == 3
     assert publish_all(lake.settings()) == 0
 
     null, raw, plain = sorted(lake.consume(), key=lambda message: int(message.partition()))
     assert [(m.partition(), m.key(), m.value()) for m in (null, raw, plain)] == [
-        (0, None, None), (1, None, b"raw"), (2, b"k1", b"plain"),
-    ]  # fmt: skip
+        (0, None, None),
+        (1, None, b"raw"),
+        (2, b"k1", b"plain"),
+    ]
     assert plain.timestamp()[1] == lake.stored_at()[1, 0]
     assert plain.headers() == [
-        (p.QUEUE_OFFSET, b"0"), (p.PLACE, b"half:1-0"), (p.REAL_TOPIC, b"orders"),
-        (p.LAKE_ID, lake.job.lake.lake_id().encode()), (p.UNIQ_KEY, b"tx-0-0"), (p.PGROUP, b"g"),
-        (p.KEYS, b"k1"), (p.TAGS, b"t1"), ("colour", b"red"),
-    ]  # fmt: skip
+        (p.QUEUE_OFFSET, b"0"),
+        (p.PLACE, b"half:1-0"),
+        (p.REAL_TOPIC, b"orders"),
+        (p.LAKE_ID, lake.job.lake.lake_id().encode()),
+        (p.UNIQ_KEY, b"tx-0-0"),
+        (p.PGROUP, b"g"),
+        (p.KEYS, b"k1"),
+        (p.TAGS, b"t1"),
+        ("colour", b"red"),
+    ]
     assert raw.headers()[6:] == [("a", b"1"), ("a", b"\xff")]
 
 
@@ -249,8 +270,12 @@ def test_a_record_that_is_refused_stops_the_publisher_until_it_is_skipped(make: 
     assert "message 3 is not published" in operate(lake, f"{command} 3")
     assert publish_all(settings) == 5
     assert sorted((m.partition(), offset_of(m)) for m in lake.consume()) == [
-        (0, 0), (0, 1), (1, 0), (1, 1), (1, 2),
-    ]  # fmt: skip
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (1, 1),
+        (1, 2),
+    ]
     (found,) = read_publishers(settings)
     assert (found.lag, found.stop, found.skips[0].reason) == (0, None, "a test")
     lake.send(*orders(1, first=9, real_queue_id=1))
@@ -380,8 +405,11 @@ def test_what_differs_from_the_tables_is_found(make: Make, broker: Broker) -> No
     publish_all(lake.settings())
     rows = json.loads(verified(lake, "-o", "json"))
     assert [(row["queue_id"], row["first"], row["count"]) for row in rows] == [
-        (0, None, 0), (1, 0, 3), (2, None, 0), (3, None, 0),
-    ]  # fmt: skip
+        (0, None, 0),
+        (1, 0, 3),
+        (2, None, 0),
+        (3, None, 0),
+    ]
     *_, last = lake.consume()
     forger = Producer({"bootstrap.servers": lake.servers, "log_level": 0})
 

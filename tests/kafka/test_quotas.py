@@ -34,9 +34,11 @@ def waits_of(broker: RightsBroker, user: str) -> list[float]:
     """Write up to 60 s of the quota's bytes. Output: the waits that Kafka asked for."""
     waits: list[float] = []
     config: dict[str, Any] = {
-        "bootstrap.servers": broker.roles_server, **broker.client(user), "log_level": 0,
+        "bootstrap.servers": broker.roles_server,
+        **broker.client(user),
+        "log_level": 0,
         "throttle_cb": lambda event: waits.append(event.throttle_time),
-    }  # fmt: skip
+    }
     producer = Producer(config)
     for _ in range(60):
         producer.produce(HALF_TOPIC, bytes(QUOTA_BYTES), partition=0)
@@ -52,10 +54,15 @@ def test_a_group_that_floods_is_held_by_its_quota_and_no_other(tmp_path: Path) -
         for made in admin.create_topics([NewTopic(HALF_TOPIC, 1)]).values():
             made.result(60)
         broker.give(
-            {"kind": "topic", "name": HALF_TOPIC, "is_prefix": False, "principal": f"User:{user}",
-             "operations": ["WRITE"]}
+            {
+                "kind": "topic",
+                "name": HALF_TOPIC,
+                "is_prefix": False,
+                "principal": f"User:{user}",
+                "operations": ["WRITE"],
+            }
             for user in ("flood", "calm")
-        )  # fmt: skip
+        )
         broker.configure(printed(broker, tmp_path)[-1])
         assert waits_of(broker, "calm") == []
         assert waits_of(broker, "flood") != []

@@ -34,12 +34,16 @@ def alter(settings: Settings, configs: Mapping[str, str]) -> None:
     """Change settings of all topics of a job."""
     admin = AdminClient({"bootstrap.servers": settings.kafka.bootstrap_servers})
     changed = [
-        ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[
-            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-            for name, value in configs.items()
-        ])
+        ConfigResource(
+            ResourceType.TOPIC,
+            topic,
+            incremental_configs=[
+                ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+                for name, value in configs.items()
+            ],
+        )
         for topic in settings.kafka.topics().values()
-    ]  # fmt: skip
+    ]
     for future in admin.incremental_alter_configs(changed).values():
         future.result(60)
 
@@ -52,9 +56,13 @@ def write_at_impossible_times(settings: Settings) -> int:
     for topic in settings.kafka.topics().values():
         for at_ms in TIMES:
             producer.produce(
-                topic, b"0", headers=headers, partition=0, timestamp=at_ms,
+                topic,
+                b"0",
+                headers=headers,
+                partition=0,
+                timestamp=at_ms,
                 on_delivery=lambda error, _: errors.append(error),
-            )  # fmt: skip
+            )
     producer.flush(120)
     assert errors == [None] * len(TIMES) * 4
     return len(errors)
@@ -70,9 +78,13 @@ def test_records_with_impossible_times_are_rows_with_their_reason(
     with running(settings, skip_checks=frozenset({"timestamp_type"})) as job:
         commit(wire, "before")
         wait_for_bodies(job, "before")
-        alter(settings, {
-            "message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": widest,
-        })  # fmt: skip
+        alter(
+            settings,
+            {
+                "message.timestamp.type": "CreateTime",
+                "message.timestamp.after.max.ms": widest,
+            },
+        )
         count = write_at_impossible_times(settings)
         alter(settings, {"message.timestamp.type": "LogAppendTime"})
         commit(wire, "after")

@@ -81,8 +81,10 @@ def test_an_epoch_that_died_is_finished_by_the_next_start(
         job.wait_for(lambda: len(job.messages("t0")) == 3, "the message sent after the crash")
     bodies = {topic: [row["body"] for row in job.messages(topic)] for topic in ("t0", "t1", "t2")}
     assert {topic: sorted(found) for topic, found in bodies.items()} == {
-        "t0": [b"0", b"3", b"later"], "t1": [b"1", b"4"], "t2": [b"2"],
-    }  # fmt: skip
+        "t0": [b"0", b"3", b"later"],
+        "t1": [b"1", b"4"],
+        "t2": [b"2"],
+    }
     for table, count in (("half", 7), ("op", 7), ("outcomes", 7), ("catalog", 3)):
         assert len(job.rows(table)) == count, table
     states = [(row["epoch"], row["state"]) for row in job.rows("epochs")]

@@ -187,8 +187,12 @@ def test_a_lake_made_under_faults_is_replayed_bit_for_bit(history: History) -> N
     outcomes = {
         f"{r['outcome']} {r['cause']}" for r in Lake(str(history.lake)).read("outcomes").to_pylist()
     }
-    assert outcomes >= {"COMMITTED operation", "COMMITTED late_end", "ROLLED_BACK operation",
-                        "DISCARDED check_max"}  # fmt: skip
+    assert outcomes >= {
+        "COMMITTED operation",
+        "COMMITTED late_end",
+        "ROLLED_BACK operation",
+        "DISCARDED check_max",
+    }
     verified = verify(str(history.lake))
     assert verified.differences.to_pylist() == []
     assert verified.is_equal
@@ -258,7 +262,7 @@ def test_a_backfill_by_time_or_offset_begins_there(history: History, tmp_path: P
     settings = history.of(tmp_path / "new")
     kafka = KafkaAdmin(settings, settings.kafka.topics())
     half = settings.kafka.half_topic
-    places = kafka.places()
+    places = kafka.partitions()
     ends = kafka.end_offsets(places)
     assert kafka.offsets_at(places, 0)[half, 0] == 0
     assert kafka.offsets_at(places, history.at(100)) == ends
@@ -282,7 +286,7 @@ def test_a_backfill_of_what_kafka_does_not_have_is_refused(
     with pytest.raises(StartError, match="no record that was stored before 1970-"):
         offsets_before(kafka, 0)
     assert offsets_since(kafka, 0)[half, 0] == 0
-    assert offsets_before(kafka, history.at(100)) == kafka.end_offsets(kafka.places())
+    assert offsets_before(kafka, history.at(100)) == kafka.end_offsets(kafka.partitions())
     with pytest.raises(StartError, match=f"{half} partition 0 up to offset .* from offset 10000"):
         run_backfill(history.spark, settings, "test", {(half, 0): 10_000}, {})
     with pytest.raises(StartError, match=r"orders partition 0 was asked for: the job reads"):

@@ -74,18 +74,25 @@ class Told:
         return lake.read(table).to_pylist()
 
 
-@pytest.fixture(params=[(r, i) for r in RESTARTS for i in INTERVALS],
-                ids=lambda p: f"{'killed' if p[0] else 'not killed'}-{p[1]}")  # fmt: skip
+@pytest.fixture(
+    params=[(r, i) for r in RESTARTS for i in INTERVALS],
+    ids=lambda p: f"{'killed' if p[0] else 'not killed'}-{p[1]}",
+)
 def told(
-    request: pytest.FixtureRequest, broker: Broker, spark: SparkSession, tmp_path: Path,
+    request: pytest.FixtureRequest,
+    broker: Broker,
+    spark: SparkSession,
+    tmp_path: Path,
     unique: Unique,
-) -> Any:  # fmt: skip
+) -> Any:
     restarts, interval = request.param
     settings = settings_for(
-        broker, tmp_path / "lake", unique("story"),
+        broker,
+        tmp_path / "lake",
+        unique("story"),
         lake={"pending_snapshot_epochs": interval},
         transaction={"check_max": 1, "check_interval_ms": 1_000, "late_end_policy": "reject"},
-    )  # fmt: skip
+    )
     story = Told(spark, settings, restarts)
     yield story
     story.close()
@@ -100,9 +107,10 @@ def test_a_commit_that_names_a_duplicate_waits_for_its_set_across_a_restart(told
     told.epoch()
     ends = {(row["queue_offset"], row["outcome"], row["cause"]) for row in told.rows("outcomes")}
     assert ends == {
-        (0, "COMMITTED", "operation"), (1, "ROLLED_BACK", "duplicate_in_set"),
+        (0, "COMMITTED", "operation"),
+        (1, "ROLLED_BACK", "duplicate_in_set"),
         (2, "COMMITTED", "operation"),
-    }  # fmt: skip
+    }
 
 
 def test_a_commit_that_was_refused_delivers_nothing_after_a_restart_and_a_resume(

@@ -40,8 +40,17 @@ from txlake import (
 from txlake.protocol import COMMIT, MAINTAIN
 
 NAME = "roles"  # of the topics
-USERS = ("shop", "txlake-job", "txlake-operator", "txlake-consumer", "txlake-metrics", "poor",
-         "poor-seer", "poor-maker", "poor-group")  # fmt: skip
+USERS = (
+    "shop",
+    "txlake-job",
+    "txlake-operator",
+    "txlake-consumer",
+    "txlake-metrics",
+    "poor",
+    "poor-seer",
+    "poor-maker",
+    "poor-group",
+)
 TOPICS = {kind: f"{NAME}-{kind}" for kind in ("half", "op", "schedule", "admin")}
 TOPICS["check"] = f"{NAME}-check-shop"
 # What each user may do, said a second time: by topic.
@@ -68,9 +77,12 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RightsBroker]:
 
 
 def settings_of(broker: RightsBroker, lake: Path, user: str, name: str = NAME) -> Settings:
-    kafka = {"bootstrap_servers": broker.roles_server, "client": {
-        key: value for key, value in broker.client(user).items() if key != "sasl.password"
-    }}  # fmt: skip
+    kafka = {
+        "bootstrap_servers": broker.roles_server,
+        "client": {
+            key: value for key, value in broker.client(user).items() if key != "sasl.password"
+        },
+    }
     secret = lake.parent / "password"
     secret.write_text(broker.client(user)["sasl.password"])
     kafka["client"]["sasl.password_file"] = str(secret)  # type: ignore[index]
@@ -160,9 +172,11 @@ def found(guarded: RightsBroker, user: str) -> tuple[set[str], set[str]]:
     for kind, topic in TOPICS.items():
         try:
             producer.produce(
-                topic, b"x", partition=0,
+                topic,
+                b"x",
+                partition=0,
                 on_delivery=lambda error, _, kind=kind: errors.update({kind: error}),
-            )  # fmt: skip
+            )
         except KafkaException as error:
             errors[kind] = error.args[0]
     producer.flush(120)
@@ -203,9 +217,10 @@ def without(rows: list[Any], kind: str, operation: str, instead: tuple[str, ...]
     """Return rights without one operation on one resource, whose name ends so."""
     return [
         {**row, "operations": [*(set(row["operations"]) - {operation}), *instead]}
-        if row["name"].endswith(kind) else row
+        if row["name"].endswith(kind)
+        else row
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 # user -> which of the job's rights is missing, and the words that name it
@@ -259,11 +274,13 @@ def test_a_producer_or_an_operator_without_a_right_is_told_which(
     def send(settings: Settings, user: str) -> str:
         with (
             TransactionProducer(
-                guarded.roles_server, "shop", options=options_of(settings),
+                guarded.roles_server,
+                "shop",
+                options=options_of(settings),
                 client=guarded.client(user),
             ) as producer,
             pytest.raises(TxlakeError) as refusal,
-        ):  # fmt: skip
+        ):
             producer.send_message_in_transaction(
                 Message("orders", b"one"), execute=lambda *_: LocalTransactionState.COMMIT_MESSAGE
             )

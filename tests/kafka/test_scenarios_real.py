@@ -38,14 +38,24 @@ from txlake import protocol as p
 
 Unique = Callable[[str], str]
 TABLES = (
-    test_timing, test_timing_rate, test_operations, test_operations_late, test_sets,
+    test_timing,
+    test_timing_rate,
+    test_operations,
+    test_operations_late,
+    test_sets,
     test_sets_ended,
-)  # fmt: skip
+)
 PRODUCER_CLOCKS = ["0", "4102444800000"]  # 1970 and 2100: the producer's clock plays no part
 SETTINGS = (
-    "transaction_timeout_ms", "check_interval_ms", "check_max", "half_retention_ms",
-    "check_rate_max", "late_end_policy", "orphan_operation_ttl_ms", "reject_after_immunity",
-)  # fmt: skip
+    "transaction_timeout_ms",
+    "check_interval_ms",
+    "check_max",
+    "half_retention_ms",
+    "check_rate_max",
+    "late_end_policy",
+    "orphan_operation_ttl_ms",
+    "reject_after_immunity",
+)
 
 
 def _groups() -> list[list[Case]]:
@@ -72,8 +82,10 @@ class Play:
         kafka = self._settings.kafka
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
         config = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}
-        wide = [NewTopic(t, len(self.stories), config=config)
-                for t in (kafka.half_topic, kafka.op_topic)]  # fmt: skip
+        wide = [
+            NewTopic(t, len(self.stories), config=config)
+            for t in (kafka.half_topic, kafka.op_topic)
+        ]
         groups = {
             half["producer_group"]
             for story in self.stories
@@ -87,9 +99,13 @@ class Play:
     def _send(self, topic: str, queue: int, value: bytes, headers: Any, at_ms: int) -> int:
         stored: list[int] = []
         self._producer.produce(
-            topic, value, partition=queue, headers=headers, timestamp=at_ms,
+            topic,
+            value,
+            partition=queue,
+            headers=headers,
+            timestamp=at_ms,
             on_delivery=lambda error, message: stored.append(message.offset()),
-        )  # fmt: skip
+        )
         assert self._producer.flush(10) == 0
         return stored[0]
 

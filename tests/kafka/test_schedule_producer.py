@@ -34,13 +34,15 @@ def test_plain_and_delayed_messages_go_to_their_schedule_partition(
     options = topics.options(delay_levels="1s 5s 10s")
     tomorrow = time.time_ns() // 1_000_000 + 86_400_000
     with Producer(topics.bootstrap_servers, options=options) as producer:
-        results = producer.send_all([
-            Message("orders", b"level 1", delay_level=1),
-            Message("orders", b"level 9", delay_level=9),
-            Message("orders", b"instant", deliver_at=tomorrow),
-            Message("orders", b"span", deliver_after_ms=60_000),
-            Message("orders", b"plain"),
-        ])  # fmt: skip
+        results = producer.send_all(
+            [
+                Message("orders", b"level 1", delay_level=1),
+                Message("orders", b"level 9", delay_level=9),
+                Message("orders", b"instant", deliver_at=tomorrow),
+                Message("orders", b"span", deliver_after_ms=60_000),
+                Message("orders", b"plain"),
+            ]
+        )
         assert producer.send(MESSAGE).queue_id == 3
     assert [result.queue_id for result in results] == [0, 2, 3, 3, 3]
     records = {record.body: record for record in topics.records(topics.schedule)}

@@ -84,9 +84,12 @@ class World:
         """Return a producer of `shop`."""
         settings = self.settings()
         return TransactionProducer(
-            settings.kafka.bootstrap_servers, "shop", listener, options=options_of(settings),
+            settings.kafka.bootstrap_servers,
+            "shop",
+            listener,
+            options=options_of(settings),
             keys=keys,
-        )  # fmt: skip
+        )
 
     def conf(self) -> str:
         """Return a settings file of an operator."""
@@ -129,8 +132,14 @@ def test_a_forged_end_is_a_conflict_and_the_true_one_decides(world: World) -> No
 
     def forged(half: HalfMessage) -> LocalTransactionState:
         for signature in ({}, {"SIG": f"old:{'0' * 64}"}, {"ACTOR": "anna"}):
-            wire.end(p.COMMIT, half.queue_offset, queue=half.queue_id, group="shop",
-                     ids=[half.transaction_id], **signature)  # fmt: skip
+            wire.end(
+                p.COMMIT,
+                half.queue_offset,
+                queue=half.queue_id,
+                group="shop",
+                ids=[half.transaction_id],
+                **signature,
+            )
         return ROLLBACK
 
     with running(settings) as job:
@@ -182,8 +191,19 @@ def test_an_operators_end_is_signed_by_an_operators_key(world: World) -> None:
         offset = wire.half("silent", group="shop", **IMMUNE)
         wire.end(p.COMMIT, offset, group="shop", ids=["silent"], ACTOR="mallory", REASON="why")
         job.wait_for(lambda: reasons(job) == ["bad_signature"], "a conflict")
-        told = txlake("tx", "rollback", f"0-{offset}", "--actor", "anna", "--reason", "stuck",
-                      "--conf", world.conf(), "--wait-s", "30")  # fmt: skip
+        told = txlake(
+            "tx",
+            "rollback",
+            f"0-{offset}",
+            "--actor",
+            "anna",
+            "--reason",
+            "stuck",
+            "--conf",
+            world.conf(),
+            "--wait-s",
+            "30",
+        )
         assert "the job says: ROLLED_BACK, cause operator" in told
         assert "SIG" not in told
     found = {row["actor"]: row["is_signed"] for row in job.rows("op")}
@@ -197,10 +217,14 @@ def test_a_forged_check_asks_nobody_and_a_signed_one_is_answered(
     wire, shop = KafkaWriter(settings), Shop()
     topic = p.check_topic("shop", settings.kafka.check_topic_prefix)
     headers = [
-        (p.PGROUP, b"shop"), (p.UNIQ_KEY, b"forged"), (p.REAL_TOPIC, b"orders"),
-        (p.HALF_QUEUE_ID, b"0"), (p.HALF_QUEUE_OFFSET, b"0"), (p.CHECK_TIMES, b"1"),
+        (p.PGROUP, b"shop"),
+        (p.UNIQ_KEY, b"forged"),
+        (p.REAL_TOPIC, b"orders"),
+        (p.HALF_QUEUE_ID, b"0"),
+        (p.HALF_QUEUE_OFFSET, b"0"),
+        (p.CHECK_TIMES, b"1"),
         (p.CHECK_ID, b"0-0-0-1"),
-    ]  # fmt: skip
+    ]
     with running(settings) as job, world.producer(shop, OLD, NEW):
         job.wait_for(lambda: topic in job_topics(settings), "the check topic")
         wire.send(topic, 0, b"body", headers)

@@ -69,18 +69,29 @@ def test_half_and_operation_have_the_wire_form(
     (half,), (op,) = topics.records(topics.half), topics.records(topics.op)
     assert half.body == b"one"
     assert half.names == [
-        "TRAN_MSG", "PGROUP", "UNIQ_KEY", "REAL_TOPIC", "KEYS", "DELAY", "BORN_TIMESTAMP", "TXV",
-        "b", "a",
-    ]  # fmt: skip
+        "TRAN_MSG",
+        "PGROUP",
+        "UNIQ_KEY",
+        "REAL_TOPIC",
+        "KEYS",
+        "DELAY",
+        "BORN_TIMESTAMP",
+        "TXV",
+        "b",
+        "a",
+    ]
     assert half.headers["DELAY"] == "3"
     assert half.headers["a"] == "ä"
     assert abs(int(half.headers["BORN_TIMESTAMP"]) - time.time() * 1000) < 60_000
     assert (op.partition, op.body) == (half.partition, b"%d," % half.offset)
     assert op.names == ["TAGS", "PGROUP", "TRAN_TYPE", "UNIQ_KEY", "TXV"]
     assert op.headers == {
-        "TAGS": "d", "PGROUP": "shop", "TRAN_TYPE": "12", "UNIQ_KEY": result.transaction_id,
+        "TAGS": "d",
+        "PGROUP": "shop",
+        "TRAN_TYPE": "12",
+        "UNIQ_KEY": result.transaction_id,
         "TXV": "1",
-    }  # fmt: skip
+    }
 
 
 def raise_error(_half: HalfMessage) -> LocalTransactionState:
@@ -167,9 +178,12 @@ def test_a_missing_half_topic_runs_no_local_transaction(
 
 
 def test_a_broker_that_goes_away_fails_the_half_or_leaves_the_end_to_a_check(
-    tmp_path: Any, unique: Callable[[str], str], listener: ScriptedListener,
-    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    tmp_path: Any,
+    unique: Callable[[str], str],
+    listener: ScriptedListener,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     with Broker(tmp_path / "own") as own:
         topics = TransactionTopics(own.bootstrap_servers, unique("gone"))
         topics.make(topics.check_prefix + "shop", 1)
@@ -209,16 +223,19 @@ def test_a_set_goes_to_one_half_queue_and_ends_in_one_operation(
     topics: TransactionTopics, listener: ScriptedListener
 ) -> None:
     messages = [
-        Message("orders", b"0", queue_id=1), Message("points", b"1", queue_id=2),
+        Message("orders", b"0", queue_id=1),
+        Message("points", b"1", queue_id=2),
         Message("orders", b"2"),
-    ]  # fmt: skip
+    ]
     with make_producer(topics, listener, operation_ends_max=2) as producer:
         result = producer.send_messages_in_transaction(messages, COMMIT)
     halves, (op,) = topics.records(topics.half), topics.records(topics.op)
     assert {half.partition for half in halves} == {result.queue_id}
     assert [(half.headers["TRAN_SIZE"], half.headers["TRAN_SEQ"]) for half in halves] == [
-        ("3", "0"), ("3", "1"), ("3", "2")
-    ]  # fmt: skip
+        ("3", "0"),
+        ("3", "1"),
+        ("3", "2"),
+    ]
     assert {half.headers["UNIQ_KEY"] for half in halves} == {result.transaction_id}
     assert op.half_offsets == list(result.queue_offsets) == [half.offset for half in halves]
     assert op.headers["UNIQ_KEY"] == ",".join([result.transaction_id] * 3)

@@ -49,10 +49,14 @@ def advisory(name: str, one: str) -> dict[str, Any]:
     package = {"package": {"name": name, "ecosystem": "PyPI", "purl": f"pkg:pypi/{name}"}}
     events = [{"introduced": "0"}, {"fixed": "99.0"}]
     return {
-        "id": one, "summary": "of a test", "details": "of a test", "aliases": ["CVE-2026-1"],
-        "modified": "2026-11-25T00:00:00Z", "published": "2026-11-25T00:00:00Z",
+        "id": one,
+        "summary": "of a test",
+        "details": "of a test",
+        "aliases": ["CVE-2026-1"],
+        "modified": "2026-11-25T00:00:00Z",
+        "published": "2026-11-25T00:00:00Z",
         "affected": [{**package, "ranges": [{"type": "ECOSYSTEM", "events": events}]}],
-    }  # fmt: skip
+    }
 
 
 def audited(url: str) -> Result:

@@ -52,11 +52,13 @@ def test_each_locked_package_is_in_the_bill_with_its_version_and_hashes(
 ) -> None:
     found = {
         (component["name"], component["version"]): component
-        for component in components if component["purl"].startswith("pkg:pypi/")
-    }  # fmt: skip
+        for component in components
+        if component["purl"].startswith("pkg:pypi/")
+    }
     assert len(PACKAGES) > 150
-    assert set(found) == {(name.lower().replace(".", "-").replace("_", "-"), version)
-                          for name, version in PACKAGES}  # fmt: skip
+    assert set(found) == {
+        (name.lower().replace(".", "-").replace("_", "-"), version) for name, version in PACKAGES
+    }
     for component in found.values():
         (files,) = component["externalReferences"]
         assert files["hashes"], component["name"]

@@ -43,8 +43,11 @@ def test_a_session_of_ones_own_reads_a_lake_with_the_printed_class_path(tmp_path
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM, class_path, str(tmp_path / "lake" / "outcomes")],
-        cwd=tmp_path, env={**environment, **quick_java(), "JAVA_HOME": str(java_home())},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env={**environment, **quick_java(), "JAVA_HOME": str(java_home())},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert ran.returncode == 0, ran.stderr
     assert f"rows: {lake.read('outcomes').num_rows}" in ran.stdout

@@ -32,14 +32,25 @@ ZONES = ("Pacific/Kiritimati", "Pacific/Pago_Pago", "America/St_Johns")  # UTC+1
 def decoded(headers: dict[str, bytes]) -> dict[str, Any]:
     """Return what a half with these headers, stored at 10^15 ms, has in its columns."""
     record = {
-        "topic": "halves", "partition": 0, "offset": 0, "timestamp": 10**18, "key": None,
-        "value": b"", "headers": [{"key": k, "value": v} for k, v in half(dict(headers))],
-    }  # fmt: skip
-    schema = pa.schema([
-        ("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()),
-        ("timestamp", pa.int64()), ("key", pa.binary()), ("value", pa.binary()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-    ])  # fmt: skip
+        "topic": "halves",
+        "partition": 0,
+        "offset": 0,
+        "timestamp": 10**18,
+        "key": None,
+        "value": b"",
+        "headers": [{"key": k, "value": v} for k, v in half(dict(headers))],
+    }
+    schema = pa.schema(
+        [
+            ("topic", pa.string()),
+            ("partition", pa.int32()),
+            ("offset", pa.int64()),
+            ("timestamp", pa.int64()),
+            ("key", pa.binary()),
+            ("value", pa.binary()),
+            ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ]
+    )
     (row,) = decode_rows(pa.Table.from_pylist([record], schema=schema), LIMITS).to_pylist()
     assert row["error"] == "bad_timestamp"
     assert row["stored_at"] == LAST_AT
@@ -52,10 +63,12 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> InMemoryJob:
     decoded(FAR)
     path = tmp_path_factory.mktemp("far") / "lake"
     limits: dict[str, Any] = {
-        "delay_levels_ms": (CENTURY_MS,), "deliver_at_max_ms": CENTURY_MS,
-        "deliver_at_goes_first": True, "due_at_max": p.INSTANT_MS_MAX,
+        "delay_levels_ms": (CENTURY_MS,),
+        "deliver_at_max_ms": CENTURY_MS,
+        "deliver_at_goes_first": True,
+        "due_at_max": p.INSTANT_MS_MAX,
         "reject_after_immunity": True,
-    }  # fmt: skip
+    }
     job = InMemoryJob(path, **limits)
     last: dict[str, Any] = {"stored_at": p.INSTANT_MS_MAX}
     asked = [{"delay_level": 1}, {"delay_ms": 10**15 - 1}, {"deliver_at": p.INSTANT_MS_MAX}]
@@ -111,10 +124,18 @@ def test_pandas_and_python_hold_every_instant(lake: Lake) -> None:
                 assert all(at <= LAST_AT for at in instants), (table, field.name)
                 reached |= {f"{table}.{field.name}" for at in instants if at == LAST_AT}
     assert reached >= {
-        "half.stored_at", "half.deliver_at", "half.born_at", "op.stored_at", "schedule.stored_at",
-        "schedule.deliver_at", "delayed.deliver_at", "pending.stored_at", "pending.deadline_at",
-        "pending.last_answer_at", "waiting.stored_at",
-    }  # fmt: skip
+        "half.stored_at",
+        "half.deliver_at",
+        "half.born_at",
+        "op.stored_at",
+        "schedule.stored_at",
+        "schedule.deliver_at",
+        "delayed.deliver_at",
+        "pending.stored_at",
+        "pending.deadline_at",
+        "pending.last_answer_at",
+        "waiting.stored_at",
+    }
 
 
 def test_commands_tell_of_the_last_instants(job: InMemoryJob) -> None:

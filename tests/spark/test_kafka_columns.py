@@ -42,16 +42,26 @@ def test_a_half_in_columns(decoded: Decode) -> None:
     (row,) = decoded(("halves", b"body", half(optional)))
     utc = dt.timezone.utc
     assert {name: value for name, value in row.items() if value is not None} == {
-        "kind": "half", "queue_id": 3, "queue_offset": 0,
+        "kind": "half",
+        "queue_id": 3,
+        "queue_offset": 0,
         "stored_at": STORED_AT.replace(tzinfo=utc),
-        "producer_group": "shop", "transaction_id": "tx-1",
-        "real_topic": "orders", "real_queue_id": 5, "keys": "k1 k2", "tags": "t",
-        "delay_level": 3, "deliver_at": dt.datetime.fromtimestamp(1_700_000_000, utc),
-        "immunity_ms": 7_000, "tran_size": 2, "tran_seq": 1,
+        "producer_group": "shop",
+        "transaction_id": "tx-1",
+        "real_topic": "orders",
+        "real_queue_id": 5,
+        "keys": "k1 k2",
+        "tags": "t",
+        "delay_level": 3,
+        "deliver_at": dt.datetime.fromtimestamp(1_700_000_000, utc),
+        "immunity_ms": 7_000,
+        "tran_size": 2,
+        "tran_seq": 1,
         "born_at": dt.datetime.fromtimestamp(1_600_000_000.001, utc),
-        "properties": [("colour", "gr\u00fcn"), ("empty", "")], "body": b"body",
+        "properties": [("colour", "gr\u00fcn"), ("empty", "")],
+        "body": b"body",
         "raw_key": b"key",
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("topic", ["halves", "later"])
@@ -61,9 +71,19 @@ def test_a_header_of_another_kind_of_record_is_no_property_and_is_kept_raw(
 ) -> None:
     """No name of any header table is a user's property; what was sent is kept."""
     names = (
-        "TRAN_TYPE", "FROM_CHECK", "CHECK_ID", "REMARK", "ACTOR", "REASON", "COMMAND", "TARGET",
-        "HALF_QUEUE_ID", "HALF_QUEUE_OFFSET", "CHECK_TIMES", "BODY_OMITTED",
-    )  # fmt: skip
+        "TRAN_TYPE",
+        "FROM_CHECK",
+        "CHECK_ID",
+        "REMARK",
+        "ACTOR",
+        "REASON",
+        "COMMAND",
+        "TARGET",
+        "HALF_QUEUE_ID",
+        "HALF_QUEUE_OFFSET",
+        "CHECK_TIMES",
+        "BODY_OMITTED",
+    )
     sent = []
     for name in names:
         users: list[Header] = [("colour", b"red"), (name, b"true"), ("size", b"2")]
@@ -156,8 +176,10 @@ def test_an_operation_in_columns(decoded: Decode) -> None:
     )
     (row,) = decoded(("ops", b"17,18,", headers))
     assert (row["decision"], row["half_offsets"], row["transaction_ids"]) == (
-        "ROLLBACK", [17, 18], ["a", "b"],
-    )  # fmt: skip
+        "ROLLBACK",
+        [17, 18],
+        ["a", "b"],
+    )
     assert row["from_check"] is True
     assert (row["check_id"], row["remark"]) == ("0-17-0-1", "why")
     assert (row["actor"], row["reason"]) == ("me", "because")

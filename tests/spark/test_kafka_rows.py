@@ -150,9 +150,13 @@ def test_a_record_whose_time_no_row_can_hold_has_its_reason(
     ping: list[Header] = [(p.COMMAND, b"PING")]
     for topic, headers in (("halves", half()), ("ops", operation()), ("commands", ping)):
         record = {
-            "topic": topic, "partition": 3, "offset": 1, "timestamp": ms * 1_000, "value": b"17",
+            "topic": topic,
+            "partition": 3,
+            "offset": 1,
+            "timestamp": ms * 1_000,
+            "value": b"17",
             "headers": [{"key": name, "value": value} for name, value in headers],
-        }  # fmt: skip
+        }
         rows = decode_rows(pa.Table.from_pylist([record], schema=KAFKA), LIMITS)
         assert rows["error"].to_pylist() == [reason]
         assert rows["stored_at"].cast(pa.int64()).to_pylist() == [stored_ms * 1_000]
@@ -175,10 +179,37 @@ def test_landed_rows_are_the_same_in_any_number_of_tasks_and_files(tmp_path: Pat
 
 
 VALUES = (
-    None, b"", b"1", b"2", b"8", b"12", b"0", b"007", b"-1", b" 1", b"1\n", b"shop", b"tx-1",
-    b"orders", b"x" * 1_000, b"a,b", b"a,", b",", b"\xff", "gr\u00fcn".encode(), b"true", b"PING",
-    b"x" * 130, b"9" * 19, b"17", b"17,18", b"..", b"TRANS_CHECK_x", b"ops", b"253402300800000",
-)  # fmt: skip
+    None,
+    b"",
+    b"1",
+    b"2",
+    b"8",
+    b"12",
+    b"0",
+    b"007",
+    b"-1",
+    b" 1",
+    b"1\n",
+    b"shop",
+    b"tx-1",
+    b"orders",
+    b"x" * 1_000,
+    b"a,b",
+    b"a,",
+    b",",
+    b"\xff",
+    "gr\u00fcn".encode(),
+    b"true",
+    b"PING",
+    b"x" * 130,
+    b"9" * 19,
+    b"17",
+    b"17,18",
+    b"..",
+    b"TRANS_CHECK_x",
+    b"ops",
+    b"253402300800000",
+)
 
 
 def test_random_records_are_decoded_as_plain_python_reads_the_protocol() -> None:
@@ -195,8 +226,10 @@ def test_random_records_are_decoded_as_plain_python_reads_the_protocol() -> None
     decoded = decode_rows(as_read(records), LIMITS).to_pylist()
     for offset, (record, found) in enumerate(zip(records, decoded, strict=True)):
         place = {
-            "queue_id": 3, "queue_offset": offset, "raw_key": b"key",
+            "queue_id": 3,
+            "queue_offset": offset,
+            "raw_key": b"key",
             "stored_at": STORED_AT.replace(tzinfo=dt.timezone.utc),
-        }  # fmt: skip
+        }
         assert found == plain_row(*record, LIMITS) | place, record
     assert len({row["error"] for row in decoded}) == len({verdict[3] for verdict in VERDICTS})

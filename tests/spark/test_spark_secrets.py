@@ -42,8 +42,11 @@ def test_a_secret_of_spark_is_in_no_command_line(tmp_path: Path) -> None:
     (tmp_path / "key").write_text(SECRET)
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "key")],
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
     assert ran.returncode == 0, ran.stderr
 
     lines = ran.stdout.splitlines()

@@ -123,8 +123,13 @@ class Shop:
         self.lake = Lake(str(folder / "lake"), is_driver=True)
         self.lake.create(NOW)
         self.lake.create_table("topics/1")
-        catalog = {"topic": "shop's", "table_id": 1, "queue_count": 2, "epoch": 1,
-                   "created_at": NOW}  # fmt: skip
+        catalog = {
+            "topic": "shop's",
+            "table_id": 1,
+            "queue_count": 2,
+            "epoch": 1,
+            "created_at": NOW,
+        }
         self.lake.append("catalog", pa.Table.from_pylist([catalog], TABLES["catalog"]), 1)
         self.sink, self._checkpoint = str(folder / "sink"), str(folder / "checkpoint")
         self.epoch = 0
@@ -133,11 +138,18 @@ class Shop:
         for _ in range(epochs):
             self.epoch += 1
             rows = [
-                {"queue_id": queue, "queue_offset": 5 * self.epoch - 5 + n, "epoch": self.epoch,
-                 "stored_at": instant(1_767_225_600_000 + self.epoch), "source": "half",
-                 "body": f"{queue}, {self.epoch}, {n}".encode(), "properties": [("n", str(n))]}
-                for queue in range(2) for n in range(5)
-            ]  # fmt: skip
+                {
+                    "queue_id": queue,
+                    "queue_offset": 5 * self.epoch - 5 + n,
+                    "epoch": self.epoch,
+                    "stored_at": instant(1_767_225_600_000 + self.epoch),
+                    "source": "half",
+                    "body": f"{queue}, {self.epoch}, {n}".encode(),
+                    "properties": [("n", str(n))],
+                }
+                for queue in range(2)
+                for n in range(5)
+            ]
             self.lake.append("topics/1", pa.Table.from_pylist(rows, TOPIC), self.epoch)
 
     def maintain(self, limits: MaintenanceLimits, rounds: int = 2) -> StepResult:
@@ -202,9 +214,11 @@ def test_a_stream_begins_over_merged_files_and_is_stopped_in_the_midst_of_them(
     shop.sell(5)
     rows = read_topic_stream(spark, shop.lake.path, "shop's", maxFilesPerTrigger=1)
     query = (
-        rows.writeStream.format("delta").option("checkpointLocation", shop._checkpoint)
-        .trigger(processingTime="0 seconds").start(shop.sink)
-    )  # fmt: skip
+        rows.writeStream.format("delta")
+        .option("checkpointLocation", shop._checkpoint)
+        .trigger(processingTime="0 seconds")
+        .start(shop.sink)
+    )
     while not query.lastProgress or query.lastProgress["batchId"] < 1:
         assert query.isActive
         query.awaitTermination(0.1)

@@ -14,9 +14,9 @@ from tests.support.maintenance_rounds import rows_in
 from tests.support.store import Bucket
 
 
-def rows(place: LakeLocation) -> dict[str, list[str]]:
+def rows(location: LakeLocation) -> dict[str, list[str]]:
     """Returns the rows of a lake, which is as whole as a start of the job wants it."""
-    lake = Lake(place)
+    lake = Lake(location)
     lake.lake_id()
     require_intact(lake, read_progress(lake), is_exclusive=True)
     names = (*(name for name in read_progress(lake).tables), "epochs")
@@ -31,8 +31,8 @@ def test_a_lake_goes_from_disk_to_store_to_store_to_disk_and_is_the_same(
     second = lake_location(f"{bucket.uri}/backups/2026", bucket.options)
     disk = lake_location(str(tmp_path / "back"))
 
-    expected = rows(lake.place)
-    for source, target in ((lake.place, first), (first, second), (second, disk)):
+    expected = rows(lake.location)
+    for source, target in ((lake.location, first), (first, second), (second, disk)):
         result = back_up(Lake(source), target)
         assert result.copied_files == result.files > 10
         assert rows(target) == expected

@@ -49,9 +49,14 @@ class StoredLake:
         return f"{self.bucket.uri}/lake"
 
     def conf(
-        self, folder: Path, *, uri: str = "", endpoint: str = "", secret: str = "",
+        self,
+        folder: Path,
+        *,
+        uri: str = "",
+        endpoint: str = "",
+        secret: str = "",
         has_http: bool = True,
-    ) -> str:  # fmt: skip
+    ) -> str:
         """Write settings that name it; Kafka is where nobody reaches it."""
         secret_file, path = folder / "secret", folder / "job.toml"
         secret_file.write_text(secret or self.bucket.keys.secret_access_key)
@@ -153,9 +158,13 @@ def test_a_lake_is_rebuilt_in_its_store_without_kafka(
 )
 @pytest.mark.parametrize("command", ["maintain", "replay", "consumer"])
 def test_a_command_whose_writes_a_store_does_not_answer_says_so_in_a_sentence(
-    lake: StoredLake, store: Store, tmp_path: Path, unique: Callable[[str], str], command: str,
+    lake: StoredLake,
+    store: Store,
+    tmp_path: Path,
+    unique: Callable[[str], str],
+    command: str,
     fault: Fault,
-) -> None:  # fmt: skip
+) -> None:
     words = {
         "maintain": ["maintain", "--offline"],
         "replay": ["replay", "--into", f"{lake.bucket.uri}/{unique('new')}"],

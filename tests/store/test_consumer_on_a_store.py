@@ -152,13 +152,13 @@ def test_a_consumer_that_waits_finds_what_comes_also_when_the_next_entry_was_cle
     unique: Callable[[str], str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr("txlake._delta_files._SURE_S", 1.0)
-    place = lake_location(f"{bucket.uri}/{unique('lake')}", bucket.options)
-    rebuild(sound_rows().write(tmp_path / "lake").path, place)
-    lake = StoredLake(place)
+    location = lake_location(f"{bucket.uri}/{unique('lake')}", bucket.options)
+    rebuild(sound_rows().write(tmp_path / "lake").path, location)
+    lake = StoredLake(location)
     table = f"topics/{lake.read('catalog')['table_id'][0].as_py()}"
     topic = lake.read("catalog")["topic"][0].as_py()
     first = lake.read(table)
-    with Consumer(place.path, "late", [topic], storage_options=bucket.options) as consumer:
+    with Consumer(location.path, "late", [topic], storage_options=bucket.options) as consumer:
         read(consumer, first.num_rows)
         assert consumer.poll(0.2) == []
         newest = first.slice(0, 1).to_pylist()[0]
@@ -168,7 +168,7 @@ def test_a_consumer_that_waits_finds_what_comes_also_when_the_next_entry_was_cle
         if is_cleaned:
             handle = lake.handle(table)
             handle.create_checkpoint()
-            log = place.filesystem(f"{table}/_delta_log")
+            log = location.filesystem(f"{table}/_delta_log")
             for version in range(handle.version() + 1):
                 log.delete_file(f"{version:020}.json")
         assert read(consumer, 1) == [((newest["queue_id"], newest["queue_offset"]), newest["body"])]

@@ -45,9 +45,24 @@ CASES = [
 ]
 OVERTAKEN = ["append half", "append topics/2", "append checks", "append epochs committed"]
 LOGS = [
-    "half", "op", "schedule", "admin", "outcomes", "conflicts", "deliveries", "pending", "waiting",
-    "delayed", "checks", "catalog", "topics/1", "topics/2", "topics/3", "topics/4", "epochs",
-]  # fmt: skip
+    "half",
+    "op",
+    "schedule",
+    "admin",
+    "outcomes",
+    "conflicts",
+    "deliveries",
+    "pending",
+    "waiting",
+    "delayed",
+    "checks",
+    "catalog",
+    "topics/1",
+    "topics/2",
+    "topics/3",
+    "topics/4",
+    "epochs",
+]
 
 
 @dataclass
@@ -61,7 +76,7 @@ class StoreStory(CrashScenario):
         """Return a new process on a lake, which is the driver's: as `txlake run` opens it."""
         settings = self.of(folder)
         settings = replace(settings, stream=replace(settings.stream, **stream))
-        lake = (watch or FaultPoints()).lake(settings.lake.place(), is_driver=True)
+        lake = (watch or FaultPoints()).lake(settings.lake.location(), is_driver=True)
         return EpochHarness(self.spark, settings, lake, (watch or FaultPoints()).asker)
 
     def of(self, folder: Path) -> Settings:

@@ -217,9 +217,12 @@ def test_of_eight_writers_at_one_version_one_wins(far: Bucket, proxy: FaultProxy
 
 def test_arrows_requests_are_passed_on_too(far: Bucket, proxy: FaultProxy) -> None:
     there = pa_fs.S3FileSystem(
-        access_key=far.keys.access_key_id, secret_key=far.keys.secret_access_key,
-        endpoint_override=far.endpoint.removeprefix("http://"), scheme="http", region=REGION,
-    )  # fmt: skip
+        access_key=far.keys.access_key_id,
+        secret_key=far.keys.secret_access_key,
+        endpoint_override=far.endpoint.removeprefix("http://"),
+        scheme="http",
+        region=REGION,
+    )
     path, content = f"{far.name}/part one/file", bytes(range(256)) * 50_000
     with there.open_output_stream(path) as file:
         file.write(content)

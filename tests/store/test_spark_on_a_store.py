@@ -28,12 +28,12 @@ from pipelines.spark_tables import create_views, open_spark, read_topic, read_to
 from storage.files.location import lake_location
 
 asked = json.load(sys.stdin)
-place = lake_location(asked["uri"], asked["options"])
-spark = open_spark(lake=place)
-epoch = create_views(spark, place)
+location = lake_location(asked["uri"], asked["options"])
+spark = open_spark(lake=location)
+epoch = create_views(spark, location)
 outcomes = spark.sql("SELECT outcome, count(*) FROM outcomes GROUP BY ALL").collect()
 stream = (
-    read_topic_stream(spark, place, "orders").writeStream.format("memory").queryName("streamed")
+    read_topic_stream(spark, location, "orders").writeStream.format("memory").queryName("streamed")
     .option("checkpointLocation", asked["checkpoint"]).trigger(availableNow=True).start()
 )
 stream.awaitTermination()
@@ -44,7 +44,7 @@ bodies_of = lambda frame: sorted(bytes(row["body"]).hex() for row in frame.colle
 print(json.dumps({
     "epoch": epoch,
     "outcomes": {row[0]: row[1] for row in outcomes},
-    "topic": bodies_of(read_topic(spark, place, "orders")),
+    "topic": bodies_of(read_topic(spark, location, "orders")),
     "stream": bodies_of(spark.table("streamed")),
     "shown": shown,
 }))
@@ -52,16 +52,16 @@ spark.stop()
 """
 
 
-def _append_as_a_driver(place: LakeLocation) -> None:
+def _append_as_a_driver(location: LakeLocation) -> None:
     """Commit a message by an entry of the driver's own, not by delta-rs."""
-    driver = Lake(place, is_driver=True)
+    driver = Lake(location, is_driver=True)
     ids = {row["topic"]: row["table_id"] for row in driver.read("catalog").to_pylist()}
     table = f"topics/{ids['orders']}"
     rows = driver.read(table)
     last = max(rows.to_pylist(), key=lambda row: (row["queue_id"], row["queue_offset"]))
     last |= {"queue_offset": last["queue_offset"] + 1, "body": b"by the driver"}
     driver.append(table, pa.Table.from_pylist([last], schema=rows.schema), 13)
-    newest = place.filesystem(f"{table}/_delta_log")
+    newest = location.filesystem(f"{table}/_delta_log")
     version = driver.table(table).version()
     entry = newest.open_input_stream(f"{version:020}.json").read()
     assert b'"engineInfo": "txlake"' in entry
@@ -70,19 +70,26 @@ def _append_as_a_driver(place: LakeLocation) -> None:
 def test_spark_reads_a_lake_in_a_store_and_shows_no_secret(store: Store, tmp_path: Path) -> None:
     need("s3")
     bucket = make_bucket(store, f"spark-{time.time_ns()}")
-    place = lake_location(f"{bucket.uri}/lake", bucket.options)
-    rebuild(sound_rows().write(tmp_path / "sound").path, place)
-    _append_as_a_driver(place)
+    location = lake_location(f"{bucket.uri}/lake", bucket.options)
+    rebuild(sound_rows().write(tmp_path / "sound").path, location)
+    _append_as_a_driver(location)
     asked = {
-        "uri": place.path, "options": bucket.options, "checkpoint": str(tmp_path / "checkpoint"),
-    }  # fmt: skip
+        "uri": location.path,
+        "options": bucket.options,
+        "checkpoint": str(tmp_path / "checkpoint"),
+    }
     done = subprocess.run(
-        [sys.executable, "-c", _READER], cwd=tmp_path, input=json.dumps(asked), text=True,
-        env={**os.environ, **quick_java()}, capture_output=True, timeout=400,
-    )  # fmt: skip
+        [sys.executable, "-c", _READER],
+        cwd=tmp_path,
+        input=json.dumps(asked),
+        env={**os.environ, **quick_java()},
+        text=True,
+        capture_output=True,
+        timeout=400,
+    )
     assert done.returncode == 0, done.stderr[-5_000:]
     told = json.loads(done.stdout.splitlines()[-1])
-    lake = Lake(place)
+    lake = Lake(location)
     ids = {row["topic"]: row["table_id"] for row in lake.read("catalog").to_pylist()}
     bodies = sorted(body.hex() for body in lake.read(f"topics/{ids['orders']}")["body"].to_pylist())
     outcomes = lake.read("outcomes", ["outcome"])["outcome"].to_pylist()

@@ -49,7 +49,7 @@ def bucket(store: Store, proxy: FaultProxy, unique: Callable[[str], str]) -> Buc
 
 
 @pytest.fixture
-def place(bucket: Bucket) -> LakeLocation:
+def location(bucket: Bucket) -> LakeLocation:
     return lake_location(f"{bucket.uri}/lake", bucket.options)
 
 
@@ -76,9 +76,9 @@ LOST = {
 
 @pytest.mark.parametrize("of", LOST)
 def test_writes_of_a_start_whose_answers_are_lost_are_made_once(
-    place: LakeLocation, proxy: FaultProxy, bucket: Bucket, of: str
+    location: LakeLocation, proxy: FaultProxy, bucket: Bucket, of: str
 ) -> None:
-    lake = Lake(place, is_driver=True)
+    lake = Lake(location, is_driver=True)
     away = OutageBackoff("Kafka", "the store", threading.Event())
 
     happening = [proxy.add(fault) for fault in LOST[of]]
@@ -90,16 +90,16 @@ def test_writes_of_a_start_whose_answers_are_lost_are_made_once(
             proxy.remove(fault)
 
     assert all(fault.hits > 0 for fault in happening)
-    versions = {table: Lake(place).handle(table).version() for table in TABLES}
+    versions = {table: Lake(location).handle(table).version() for table in TABLES}
     assert versions == {table: int(table == "lake") for table in TABLES}
     assert not list(bucket.folder.rglob("_probe-*/*")), "the probe is deleted"
 
 
 @pytest.mark.parametrize("what", [Status(), CutBefore()], ids=["503", "resets"])
 def test_a_probe_that_no_writer_gets_through_is_tried_again(
-    place: LakeLocation, proxy: FaultProxy, what: Status | CutBefore
+    location: LakeLocation, proxy: FaultProxy, what: Status | CutBefore
 ) -> None:
-    lake = Lake(place)
+    lake = Lake(location)
     with (
         proxy.fault(Fault(what, "PUT", LOG, rf"_probe-\w+{SECOND}")),
         pytest.raises(StoreAwayError, match=r"^the store of the lake s3://\S+ does not answer \("),

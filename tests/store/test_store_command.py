@@ -63,16 +63,21 @@ def running(folder: Path, **environment: str) -> Iterator[Command]:
     with (
         output.open("wb") as file,
         subprocess.Popen(
-            [*command, "--data-dir", str(folder / "store")], cwd=ROOT, stdout=file,
-            stderr=subprocess.STDOUT, env=os.environ | environment, start_new_session=True,
+            [*command, "--data-dir", str(folder / "store")],
+            cwd=ROOT,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=os.environ | environment,
+            start_new_session=True,
         ) as process,
-    ):  # fmt: skip
+    ):
         started = Command(process, output)
         try:
             wait_until(
                 lambda: "secret_access_key_" in started.text or process.poll() is not None,
-                "the store's answer", seen=lambda: started.text,
-            )  # fmt: skip
+                "the store's answer",
+                seen=lambda: started.text,
+            )
             yield started
         finally:
             process.kill()

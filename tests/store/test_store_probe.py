@@ -29,9 +29,9 @@ class OpenStore(Store):
         write_private(path, settings.replace("aws-v2-or-v4", "none"))
         return command
 
-    def _is_ready(self) -> str | None:
-        said = super()._is_ready()
-        return None if said == "status 200" else said
+    def _probe(self) -> str | None:
+        reply = super()._probe()
+        return None if reply == "status 200" else reply
 
 
 @pytest.fixture
@@ -46,13 +46,13 @@ def test_a_store_that_lets_several_writers_make_one_version_is_refused(
     proxied: tuple[FaultProxy, Bucket],
 ) -> None:
     proxy, bucket = proxied
-    place = lake_location(f"{bucket.uri}/lake", bucket.options)
+    location = lake_location(f"{bucket.uri}/lake", bucket.options)
     with (
         proxy.fault(Fault(Unconditional(), method="PUT")),
         pytest.raises(
             StoreRefusedError, match=r"^the lake s3://probed/lake: its store let [2-6] of 6 writers"
         ),
     ):
-        Lake(place).check()
-    StoreProbe(place).require_conditional_put()
+        Lake(location).check()
+    StoreProbe(location).require_conditional_put()
     assert list(bucket.folder.rglob("*.json")) == []

@@ -29,15 +29,20 @@ class ActiveFault:
         fault = self.fault
         if self.is_removed or self.hits == fault.times:
             return False
+
         if fault.method not in ("", request.method) or fault.kind not in ("", request.kind):
             return False
+
         if not re.search(fault.key, request.key):
             return False
+
         self._matched += 1
         if self._matched % fault.every:
             return False
+
         if isinstance(fault.what, Throttle) and not self._is_beyond(fault.what.per_second):
             return False
+
         self.hits += 1
         return True
 

@@ -56,7 +56,8 @@ class AgingJob(WholeJob):
         return self.epoch % SNAPSHOT_EPOCHS == 0
 
     def _plan(self, known: bool, ops_ahead: int) -> Plan:
-        floor, snapshot = self.floor, Snapshot() if self.last is None else self.last.snapshot
+        floor = self.floor
+        snapshot = Snapshot() if self.last is None else self.last.snapshot
         if self.last is not None and self._is_snapshot():
             floor = advance_floor(self.lake, self.last, self.at - RETENTION_MS)
         if self._is_snapshot():
@@ -100,10 +101,12 @@ class AgingJob(WholeJob):
 def live(job: AgingJob, chance: random.Random, epochs: int) -> None:
     """Run some epochs with all kinds of traffic, some of it late."""
     halves: list[tuple[int, int]] = []
+
     for _ in range(epochs):
         for _ in range(chance.randint(0, 4)):
             queue = chance.randrange(2)
             kind = chance.random()
+
             if kind < 0.2:  # sets, some of them never complete
                 name = f"set{chance.randrange(4)}"
                 columns = {"tran_size": 2, "tran_seq": chance.randrange(2)}
@@ -116,17 +119,22 @@ def live(job: AgingJob, chance: random.Random, epochs: int) -> None:
             else:
                 delay = chance.choice((None, None, None, 3, 16))
                 halves.append((queue, job.half(f"tx{job.epoch}", queue, delay_level=delay)))
+
         for _ in range(chance.randint(0, 4) if halves else 0):
             queue, offset = chance.choice(halves[-12:] if chance.random() < 0.7 else halves)
             offset += chance.choice((0, 0, 0, 0, 0, 9))
             job.end(chance.choice((COMMIT, COMMIT, ROLLBACK)), offset, queue=queue)
+
         if halves and chance.random() < 0.2:
             job.command(RESUME, "half:{}-{}".format(*chance.choice(halves)))
+
         if chance.random() < 0.1:
             job.command(RESUME, f"undeliverable:{chance.randrange(3)}")
             job.command(CREATE_TOPIC, f"topic:other{chance.randrange(4)}:1")
+
         if chance.random() < 0.2:
             job.schedule(delay_level=chance.choice((3, 18)))
+
         job.run(EPOCH_MS)
 
 
@@ -140,7 +148,7 @@ class LaggingJob(AgingJob):
 
     def _plan(self, known: bool, ops_ahead: int) -> Plan:
         plan = super()._plan(known, ops_ahead)
-        ends = {r.place: r.end_offset for r in plan.ranges}
+        ends = {r.topic_partition: r.end_offset for r in plan.ranges}
         self._horizons.append(EndOffsetSample(self.at, ends))
         self._known = known_at(self._horizons, plan.landed(), self._known, TOPICS["op"])
         self.last = replace(plan, known_at=dict(self._known))

@@ -80,12 +80,14 @@ def served(site: ConsoleContext) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         app = console_app(replace(site, port=port, hosts=frozenset({"127.0.0.1"})))
+
         config = uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off", ws="none", http="h11"
         )
         server = uvicorn.Server(config)
         running = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         running.start()
+
         try:
             yield f"http://127.0.0.1:{port}"
         finally:

@@ -52,19 +52,24 @@ class Result:
         for epoch in self.world["epochs"]:
             for half in epoch["halves"]:
                 became[_name(half)] = "WAITS" if half["error"] is None else "UNREADABLE"
+
         for row in self.rows("outcomes"):
             became[_name(row)] = _end(row)
+
         for queue_id, offset, _, _, discard_cause in self.state["members"]:
             if discard_cause is None:
                 became[_named(queue_id, offset)] = "WAITS"
+
         for source, queue_id, offset, *_ in self.state["still delayed"]:
             if source == "half":
                 became[_named(queue_id, offset)] += ", delayed"
+
         for row in self.epochs[-1]["due"]:
             first, *others = row["half_offsets"]
             became[_named(row["queue_id"], first)] = f"CHECK {row['check_times']}"
             for offset in others:
                 became[_named(row["queue_id"], offset)] = f"WITH {first}"
+
         return became
 
     def ends(self) -> dict[Any, Any]:

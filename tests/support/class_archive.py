@@ -79,17 +79,22 @@ def archive_path(jar_set: str = "spark") -> Path | None:
     Output: None if this Java is to have none, or the jars are not in the cache.
     """
     try:
-        home, jars = java_home(), jar_paths(jar_set)
+        home = java_home()
+        jars = jar_paths(jar_set)
     except (JavaError, JarError):
         return None
+
     if java_version(home) != _JAVA:
         return None
+
     release = home / "release"
     parts = [str(home), release.read_text("utf-8", "replace") if release.is_file() else ""]
+
     if jar_set == "spark":
         spark = importlib.util.find_spec("pyspark")  # found, not imported
         assert spark is not None
         parts += [str(spark.origin), importlib.metadata.version("pyspark")]
+
     parts += map(str, jars)
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     return cache_folder() / "classes" / f"tests-{digest}.jsa"
@@ -99,12 +104,16 @@ def archive_path(jar_set: str = "spark") -> Path | None:
 def made_in_background() -> Iterator[None]:
     """Writes the archive while a block runs, in a process of its own."""
     process = None
+
     if _missing():
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.class_archive"],
-            cwd=_ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            cwd=_ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
             stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
+
     try:
         yield
     finally:

@@ -49,13 +49,24 @@ class Cluster:
         ui = ("--webui-port", "0")
         self._start("master", "master.Master", "--host", HOST, "--port", str(self.port), *ui)
         self._wait("the master", lambda: is_listening(HOST, self.port))
+
         for number in range(WORKERS):
             name = f"worker-{number}"
             self._start(
-                name, "worker.Worker", self.master, "--host", HOST,
-                "--cores", str(self._cores), "--memory", f"{self._cores}g",
-                "--work-dir", str(self.folder / name / "apps"), *ui,
-            )  # fmt: skip
+                name,
+                "worker.Worker",
+                self.master,
+                "--host",
+                HOST,
+                "--cores",
+                str(self._cores),
+                "--memory",
+                f"{self._cores}g",
+                "--work-dir",
+                str(self.folder / name / "apps"),
+                *ui,
+            )
+
         log = self.folder / "master" / "log"
         self._wait("the workers", lambda: log.read_text().count("Registering worker") >= WORKERS)
         return self
@@ -70,19 +81,28 @@ class Cluster:
         folder = self.folder / name
         folder.mkdir(parents=True)
         environment = {
-            "PATH": "/usr/bin:/bin", "HOME": str(folder), "JAVA_HOME": str(java_home()),
-            "SPARK_HOME": str(_HOME), "SPARK_LOCAL_DIRS": str(folder / "local"),
-            "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": HOST,
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(folder),
+            "JAVA_HOME": str(java_home()),
+            "SPARK_HOME": str(_HOME),
+            "SPARK_LOCAL_DIRS": str(folder / "local"),
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_LOCAL_IP": HOST,
             "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1",
-        }  # fmt: skip
+        }
+
         command = [str(_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}"]
         with (folder / "log").open("wb") as log:
             self._processes.append(
                 subprocess.Popen(
-                    [*command, *arguments], cwd=folder, env=environment, stdout=log,
-                    stderr=subprocess.STDOUT, start_new_session=True,
+                    [*command, *arguments],
+                    cwd=folder,
+                    env=environment,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
                 )
-            )  # fmt: skip
+            )
 
     def _wait(self, what: str, is_met: object) -> None:
         deadline = time.monotonic() + _DEADLINE_S

@@ -69,10 +69,13 @@ class Checker:
             ],
             schema=QUEUES,
         )
+
         decision = decide(
             self.state, inputs, Instants(epoch["at"], queues), Parameters(**parameters)
         )
-        self.state, self.decision = decision.state, decision
+
+        self.state = decision.state
+        self.decision = decision
         self._remember(epoch, decision)
         return decision
 
@@ -88,6 +91,7 @@ class Checker:
             "schedules": pa.Table.from_pylist(epoch["schedules"], schema=NEW_SCHEDULES),
             "commands": pa.Table.from_pylist(epoch["commands"], schema=COMMANDS),
         }
+
         floors = {row["queue_id"]: row.get("floor") for row in epoch["queues"]}
         half_ends = pa.Table.from_pylist(
             [
@@ -96,15 +100,18 @@ class Checker:
             ],
             schema=QUEUES,
         )
+
         inputs = Inputs(**landed)
         asked = lookups.halves_to_look_up(self.state, inputs, half_ends).to_pylist()
         ended = [row for row in map(self._ended, map(coordinate, asked)) if row]
         found = pa.Table.from_pylist(ended, schema=ENDED)
+
         ids = set(lookups.sets_to_look_up(self.state, inputs, half_ends, found))
         for place, half in self.halves.items():
             if half["transaction_id"] in ids and half["tran_size"] is not None:
                 row = self._ended(place)
                 ended += [row] if row and row not in ended else []
+
         targets = [read_target(row["target"]) for row in epoch["commands"]]
         places = {t.queue_offset for t in targets if isinstance(t, UndeliverableTarget)}
         resumable = [
@@ -117,6 +124,7 @@ class Checker:
             for place, row in self.undeliverable.items()
             if place in places and _key(row) not in self.delivered
         ]
+
         return Inputs(
             **landed,
             ended=pa.Table.from_pylist(ended, schema=ENDED),
@@ -139,12 +147,15 @@ class Checker:
         self.halves |= {coordinate(row): row for row in epoch["halves"]}
         for source, rows in (("half", epoch["halves"]), ("schedule", epoch["schedules"])):
             self.groups |= {(source, *coordinate(row)): row["producer_group"] for row in rows}
+
         for row in decision.outcomes.to_pylist():
             if row["outcome"] != "DISCARDED":
                 self.ends[coordinate(row)] = row
+
         for row in decision.placements.to_pylist():
             if row["topic"] == "TRANS_UNDELIVERABLE_TOPIC":
                 self.undeliverable[row["real_queue_offset"]] = row
+
         for row in decision.deliveries.to_pylist():
             if row["action"] == "DELIVERED":
                 self.delivered.add(_key(row))
@@ -165,18 +176,25 @@ def attempts_of(epoch: Row, due: list[Row]) -> list[Row]:
 def compared(world: Row) -> Iterator[tuple[Rows, Rows]]:
     """Decide a world twice. Output: of each epoch the rows and state after it, by the decision
     and by the model."""
-    checker, model = Checker(), Model()
+    checker = Checker()
+    model = Model()
+
     for epoch in world["epochs"]:
         parameters = parameters_at(world, epoch)
         decision = checker.decide(epoch, parameters)
         expected = model.decide(epoch, parameters)
+
         attempts = epoch.get("attempts", attempts_of)(epoch, expected["due"])
-        given, wanted = rows_of_decision(decision), rows_of_model(expected)
+        given = rows_of_decision(decision)
+        wanted = rows_of_model(expected)
+
         if given["due"] == wanted["due"]:
             checker.record_attempts(attempts, epoch["at"])
             model.record_attempts(attempts, epoch["at"])
+
         given |= state_of_checker(checker.state, epoch["queues"])
         wanted |= state_of_model(model, epoch["queues"])
+
         yield given, wanted
 
 
@@ -191,6 +209,7 @@ def first_difference(world: Row) -> Row | None:
             for name in wanted
             if given[name] != wanted[name]
         }
+
         if different:
             return {"epoch": number, **different}
     return None

@@ -38,11 +38,13 @@ def rows_of_model(expected: dict[str, list[Row]]) -> Rows:
         for row in expected["placements"]
         if row["source"] == "half" and row["topic"] == row["real_topic"]
     }
+
     outcomes = []
     for row in expected["outcomes"]:
         place = places.get(coordinate(row), {}) if row["outcome"] == "COMMITTED" else {}
         names = ("real_queue_id", "real_queue_offset")
         outcomes.append({**row, **{name: place.get(name) for name in names}})
+
     return {
         name: _sorted(_rows({**expected, "outcomes": outcomes}[name], columns))
         for name, columns in COLUMNS.items()
@@ -52,6 +54,7 @@ def rows_of_model(expected: dict[str, list[Row]]) -> Rows:
 def state_of_checker(state: State, queues: list[Row]) -> Rows:
     halves = state.halves.to_pylist()
     unit = "stored_at age_from_at check_times unacknowledged checked_at last_answer_at"
+
     return {
         "members": _sorted(_rows(halves, "queue_id queue_offset unit_offset arm discard_cause")),
         "units": _sorted(
@@ -72,6 +75,7 @@ def state_of_checker(state: State, queues: list[Row]) -> Rows:
 def state_of_model(model: Model, queues: list[Row]) -> Rows:
     units = model.pending()
     messages = model.messages
+
     return {
         "members": _sorted(
             (*coordinate(half), unit.first["queue_offset"], unit.arm, unit.discard_cause)

@@ -25,12 +25,15 @@ def site_of(
 ) -> ConsoleContext:
     """Returns a console's site; `values` are its other fields."""
     settings = None if conf is None else load(conf)
-    place = lake_location(lake_path) if settings is None else settings.lake.place()
+    location = lake_location(lake_path) if settings is None else settings.lake.location()
     asked = settings if asks_kafka else None
     return ConsoleContext(
-        place.path, lambda: open_intact_lake(place), lambda lake: facts_of(lake, asked), settings,
+        location.path,
+        lambda: open_intact_lake(location),
+        lambda lake: facts_of(lake, asked),
+        settings,
         **{"hosts": frozenset({HOST}), **values},
-    )  # fmt: skip
+    )
 
 
 def client(lake_path: str, conf: str | None = None, **values: Any) -> TestClient:
@@ -53,16 +56,21 @@ def crawl(console: TestClient, start: str = "/", pages_max: int = 80) -> dict[st
     pages: dict[str, str] = {}
     kinds: dict[str, int] = {}
     wanted = [start]
+
     while wanted and len(pages) < pages_max:
         path = wanted.pop(0)
         kind = path.partition("?")[0]
         if path in pages or kinds.get(kind, 0) >= 3:
             continue
+
         kinds[kind] = kinds.get(kind, 0) + 1
         answer = console.get(path, follow_redirects=True)
         assert answer.status_code == 200, (path, answer.status_code, answer.text)
+
         if "content-disposition" in answer.headers:  # a file, not a page
             continue
+
         pages[path] = answer.text
         wanted += sorted(links(answer.text, path))
+
     return pages

@@ -60,38 +60,48 @@ class CrashScenario:
     def begin(self, wire: KafkaWriter, base_ms: int) -> None:
         """Run the first two epochs."""
         self.base_ms = base_ms
+
         with self.rig(self.folder / "before") as rig:
             rig.start()
             for n in range(4):  # all but 2 stay open: asked in epoch 1, given up in epoch 2
                 wire.half(f"first{n}", 0, b"%d" % n, group=ANSWERING)
             wire.end(COMMIT, 2, group=ANSWERING)
             wire.end(COMMIT, wire.half("odd", 1, topic="odd", REAL_QID="77"), queue=1)
+
             rig.run(self.at(1))
+
             late = wire.half("late", 1, b"late", group=ANSWERING, DELAY="2")
             wire.end(COMMIT, late, queue=1, group=ANSWERING)
             soon = wire.half("soon", 1, b"soon", group=ANSWERING, DELAY="3")
             wire.end(COMMIT, soon, queue=1, group=ANSWERING)
             cancelled = wire.half("cancelled", 1, b"no", group=ANSWERING, DELAY="18")
             wire.end(COMMIT, cancelled, queue=1, group=ANSWERING)
+
             for n in range(3):  # asked in epoch 2; nobody hears the silent group's: again in 3
                 wire.half(f"second{n}", 0, b"2%d" % n, group=SILENT if n else ANSWERING)
             rig.run(self.at(2))
+
         self._third_epoch(wire, cancelled)
 
     def _third_epoch(self, wire: KafkaWriter, cancelled: int) -> None:
         """Send what fills every table in the epoch that is to crash."""
         kafka = self.settings.kafka
+
         wire.end(UNKNOWN, 3, group=ANSWERING)
         wire.end(COMMIT, 2, group=ANSWERING)  # again: a conflict
+
         for n in range(6):
             offset = wire.half(f"third{n}", n % 2, b"3%d" % n, topic="third")
             wire.end(ROLLBACK if n == 5 else COMMIT, offset, queue=n % 2)
+
         wire.end(COMMIT, wire.half("odd2", 1, topic="odd", REAL_QID="88"), queue=1)
         wire.end(COMMIT, wire.half("held", 1, DELAY="9"), queue=1)
         wire.end(COMMIT, 1_000_000)  # names a half still to come: it waits
+
         wire.send(kafka.half_topic, 0, b"raw", [("x", b"y")], key=b"k")
         wire.send(kafka.schedule_topic, 0, b"plain", half_headers("s1")[3:])
         wire.send(kafka.schedule_topic, 1, b"timed", [*half_headers("s2")[3:], ("DELAY", b"18")])
+
         wire.command(CANCEL, f"half:1-{cancelled}")
         wire.command(CREATE_TOPIC, "topic:orders:9")
         wire.command(RESEND, "half:0-6")

@@ -62,10 +62,12 @@ class WholeJob(InMemoryJob):
             for table in TABLES
             if table not in ("lake", "epochs", "catalog")
         }
+
         counts = Counter(row["outcome"].lower() for row in tables["outcomes"])
         counts["due"] = counted["checks"]  # each was sent
         counts["unreadable_half"] = sum(row["error"] is not None for row in tables["half"])
         counts["placed"] = sum(map(len, topics.values()))
+
         counts.update({f"landed_{kind}": counted[kind] for kind in TOPICS})
         counts.update(
             {table: n for table, n in counted.items() if table not in ("half", "schedule")}
@@ -94,19 +96,24 @@ def make_lake(path: Path) -> Lake:
 def run_job(path: Path) -> WholeJob:
     """Run the history of `make_lake`, and give its job."""
     job = WholeJob(path, check_max=1)
+
     for number in range(2):  # all of it before the snapshot, and once more behind it
         paid = job.half(TRANSACTION if not number else "paid later")
         silent = job.half(GIVEN_UP if not number else "silent later")
         job.half(f"delayed {number}", delay_level=5)
         job.schedule(delay_level=3)
+
         job.end(COMMIT, paid, silent + 1)
         job.end(COMMIT, paid)
         job.end(COMMIT, 50 + number)  # waits for its half
+
         job.command(RESUME, "half:0-1")
         job.run(60_000)
         job.run(60_000)
+
         if not number:
             job.run(60_000)
+
     return job
 
 
@@ -190,12 +197,19 @@ KINDS: Mapping[str, Callable[[Path, Path], None]] = {
 
 # The columns that a table got, by the format that brought them; format 2's are below.
 _SINCE: dict[int, dict[str, tuple[str, ...]]] = {
-    3: {"op": ("signature", "is_signed"), "waiting": ("is_signed",),
-        "pending": ("unacknowledged",)},
+    3: {
+        "op": ("signature", "is_signed"),
+        "waiting": ("is_signed",),
+        "pending": ("unacknowledged",),
+    },
     4: {"delayed": ("producer_group",), "catalog": ("producer_group",)},
-    5: {"half": ("delay_ms",), "schedule": ("delay_ms",), "waiting": ("decided_sets",),
-        "pending": ("age_from_at", "delay_ms", "deadline_at")},
-}  # fmt: skip
+    5: {
+        "half": ("delay_ms",),
+        "schedule": ("delay_ms",),
+        "waiting": ("decided_sets",),
+        "pending": ("age_from_at", "delay_ms", "deadline_at"),
+    },
+}
 
 
 def as_format_1(path: Path) -> None:
@@ -204,14 +218,18 @@ def as_format_1(path: Path) -> None:
     keep = {"pending": "snapshot", "waiting": "snapshot", "delayed": "put"}
     kept: Counter[tuple[int, str]] = Counter()
     since = ("tables", "digest", "change", "unit_offset")
+
     for table in (*keep, "op", "catalog", "lake", "epochs"):
         rows = lake.read(table)
         if table in keep:
             rows = rows.filter(pc.equal(rows["change"], keep[table]))
             kept.update((epoch, table) for epoch in rows["epoch"].to_pylist())
+
         if table == "epochs":
-            place, old = rows.schema.get_field_index("rule_version"), pa.array([1] * len(rows))
+            place = rows.schema.get_field_index("rule_version")
+            old = pa.array([1] * len(rows))
             rows = _recounted(rows, kept).set_column(place, "rule_version", old.cast(pa.int32()))
+
         shutil.rmtree(path / table)
         write_deltalake(str(path / table), _as_of(1, table, rows, since))
 
@@ -228,8 +246,17 @@ def _as_of(version: int, table: str, rows: pa.Table, later: Sequence[str] = ()) 
     """Return rows without the columns that came later."""
     if table == "lake":
         rows = rows.set_column(1, "format_version", pa.array([version], pa.int32()))
-    names = {*later, *(name for since, tables in _SINCE.items() if since > version
-                       for name in tables.get(table, ()))}  # fmt: skip
+
+    names = {
+        *later,
+        *(
+            name
+            for since, tables in _SINCE.items()
+            if since > version
+            for name in tables.get(table, ())
+        ),
+    }
+
     return rows.drop_columns([name for name in rows.column_names if name in names])
 
 

@@ -50,22 +50,28 @@ class Decided:
         due = decision.due.to_pylist()
         attempts = epoch.get("attempts", attempts_of)(epoch, due)
         self.checker.record_attempts(attempts, epoch["at"])
+
         rows = EpochRows(_landed(epoch, number, decision), due=len(due))
         for kind in ("half", "schedule"):
             for row in rows.tables[kind]:
                 self._records[kind, row["queue_id"], row["queue_offset"]] = row
+
         decided = {"epoch": number, "decided_at": epoch["at"]}
         for table in ("outcomes", "conflicts", "deliveries"):
             found = getattr(decision, table).to_pylist()
             rows.tables[table] = [{**row, **decided} for row in found]
+
         rows.tables["checks"] = list(_checks(due, attempts, number, epoch["at"]))
+
         rows.tables["catalog"] = [
             {**row, "epoch": number, "created_at": epoch["at"]}
             for row in decision.new_topics.to_pylist()
         ]
+
         for place in decision.placements.to_pylist():
             record = self._records[place["source"], place["queue_id"], place["queue_offset"]]
             rows.messages[place["topic"]].append(_message(place, record, number, epoch["at"]))
+
         return self._with_state(rows, number, is_snapshot)
 
     def _with_state(self, rows: EpochRows, number: int, is_snapshot: bool) -> EpochRows:
@@ -84,24 +90,35 @@ class Decided:
 
 def decided_rows(world: Row, snapshot_epochs: int = 3) -> LakeRows:
     """Decide a world epoch by epoch and give the rows that the job would write."""
-    rows, decided = LakeRows(), Decided()
+    rows = LakeRows()
+    decided = Decided()
     landed: dict[tuple[str, int], int] = {}
+
     for number, epoch in enumerate(_in_landing_order(world["epochs"]), 1):
         parameters = parameters_at(world, epoch)
         is_snapshot = number % snapshot_epochs == 0
         found = decided.epoch(number, epoch, parameters, is_snapshot=is_snapshot)
+
         for table, added in found.tables.items():
             rows.tables[table] += added
         for topic, messages in found.messages.items():
             rows.messages[topic] += messages
+
         rows.states[number] = decided.checker.state
+
         counts = {"due": found.due} | ({"snapshot": 1} if is_snapshot else {})
         plan = _plan(epoch, number, parameters, _ranges(epoch, landed))
+
         rows.tables["epochs"] += [
             plan,
-            {**dict.fromkeys(EPOCHS.names), **{n: plan[n] for n in _OF_BOTH}, "state": "committed",
-             "counts": sorted(counts.items())},
-        ]  # fmt: skip
+            {
+                **dict.fromkeys(EPOCHS.names),
+                **{n: plan[n] for n in _OF_BOTH},
+                "state": "committed",
+                "counts": sorted(counts.items()),
+            },
+        ]
+
     rows.keep_books()
     return rows
 
@@ -122,32 +139,44 @@ def _in_landing_order(epochs: list[Row]) -> list[Row]:
 def _landed(epoch: Row, number: int, decision: Decision) -> dict[str, list[Row]]:
     """Return what the epoch lands; columns that no rule reads are made up where they are absent."""
     results = {r["admin_offset"]: r["result"] for r in decision.command_results.to_pylist()}
+
     messages = {
         kind: [
             {
-                "keys": "k", "properties": [("colour", "red")],
+                "keys": "k",
+                "properties": [("colour", "red")],
                 "body": f"{kind} {row['queue_id']}-{row['queue_offset']}".encode(),
-                **row, "epoch": number,
+                **row,
+                "epoch": number,
             }
             for row in epoch[name]
         ]
         for kind, name in (("half", "halves"), ("schedule", "schedules"))
-    }  # fmt: skip
+    }
+
     operations = [
         {
             "from_check": row["cause"] == "check_answer",
             "actor": "someone" if row["cause"] == "operator" else None,
-            **row, "epoch": number, "queue_offset": row["op_queue_offset"],
+            **row,
+            "epoch": number,
+            "queue_offset": row["op_queue_offset"],
         }
         for row in epoch["operations"]
-    ]  # fmt: skip
+    ]
+
     commands = [
         {
-            "stored_at": epoch["at"], **row, "epoch": number, "queue_id": 0,
-            "queue_offset": row["admin_offset"], "result": results[row["admin_offset"]],
+            "stored_at": epoch["at"],
+            **row,
+            "epoch": number,
+            "queue_id": 0,
+            "queue_offset": row["admin_offset"],
+            "result": results[row["admin_offset"]],
         }
         for row in epoch["commands"]
-    ]  # fmt: skip
+    ]
+
     return {**messages, "op": operations, "admin": commands}
 
 
@@ -157,50 +186,74 @@ def _checks(due: list[Row], attempts: list[Row], number: int, at: int) -> Iterat
         row = questions[attempt["queue_id"], attempt["queue_offset"]]
         identity = (row["queue_id"], row["queue_offset"], row["arm"], row["check_times"])
         yield {
-            **row, "check_id": check_id(*identity), "sent_at": at, "epoch": number,
+            **row,
+            "check_id": check_id(*identity),
+            "sent_at": at,
+            "epoch": number,
             "acknowledged": attempt["acknowledged"],
-        }  # fmt: skip
+        }
 
 
 def _message(place: Row, record: Row, number: int, at: int) -> Row:
     return {
         **{name: record.get(name) for name in TOPIC.names},
-        "queue_id": place["real_queue_id"], "queue_offset": place["real_queue_offset"],
-        "stored_at": at, "source": place["source"], "real_topic": place["real_topic"],
-        "asked_queue_id": place["asked_queue_id"], "reason": place["reason"],
-        "half_queue_id": place["queue_id"], "half_queue_offset": place["queue_offset"],
+        "queue_id": place["real_queue_id"],
+        "queue_offset": place["real_queue_offset"],
+        "stored_at": at,
+        "source": place["source"],
+        "real_topic": place["real_topic"],
+        "asked_queue_id": place["asked_queue_id"],
+        "reason": place["reason"],
+        "half_queue_id": place["queue_id"],
+        "half_queue_offset": place["queue_offset"],
         "epoch": number,
-    }  # fmt: skip
+    }
 
 
 def _ranges(epoch: Row, landed: dict[tuple[str, int], int]) -> list[Row]:
     before = dict(landed)
+
     for queue in epoch["queues"]:
         landed["half", queue["queue_id"]] = queue["half_end"]
         landed.setdefault(("op", queue["queue_id"]), 0)
     for queue_id in range(3):
         landed.setdefault(("schedule", queue_id), 0)
+
     landed.setdefault(("admin", 0), 0)
+
     for kind, name in (("op", "operations"), ("schedule", "schedules")):
         for row in epoch[name]:
             offset = row["op_queue_offset" if kind == "op" else "queue_offset"]
             place = kind, row["queue_id"]
             landed[place] = max(landed[place], offset + 1)
+
     for row in epoch["commands"]:
         landed["admin", 0] = max(landed["admin", 0], row["admin_offset"] + 1)
+
     return [
-        {"topic": KAFKA_TOPICS[kind], "partition": queue_id, "to_offset": end, "end_offset": end,
-         "from_offset": before.get((kind, queue_id), 0)}
+        {
+            "topic": KAFKA_TOPICS[kind],
+            "partition": queue_id,
+            "to_offset": end,
+            "end_offset": end,
+            "from_offset": before.get((kind, queue_id), 0),
+        }
         for (kind, queue_id), end in sorted(landed.items())
-    ]  # fmt: skip
+    ]
 
 
 def _plan(epoch: Row, number: int, parameters: Row, ranges: list[Row]) -> Row:
-    wire = {"topics": KAFKA_TOPICS, "check_topic_prefix": "TRANS_CHECK_",
-            "message_bytes_max": 1_000, "messages_max": 10}  # fmt: skip
+    wire = {
+        "topics": KAFKA_TOPICS,
+        "check_topic_prefix": "TRANS_CHECK_",
+        "message_bytes_max": 1_000,
+        "messages_max": 10,
+    }
+
     values = {**asdict(Parameters(**parameters)), "wire": wire}
     if "losses" in epoch:
         values["losses"] = epoch["losses"]
+
     known = {
         column: [
             (row["queue_id"], instant(row[name]))
@@ -209,10 +262,19 @@ def _plan(epoch: Row, number: int, parameters: Row, ranges: list[Row]) -> Row:
         ]
         for column, name in (("known_at", "known_at"), ("halves_known_at", "halves_known_at"))
     }
+
     return {
-        **dict.fromkeys(EPOCHS.names), **known, "epoch": number, "state": "planned",
-        "epoch_at": instant(epoch["at"]), "ranges": ranges, "cluster_id": "test",
-        "topic_ids": [(name, name) for name in KAFKA_TOPICS.values()], "next_offsets": [],
-        "parameters": [(k, json.dumps(v)) for k, v in sorted(values.items())], "owner": "test",
-        "rule_version": RULE_VERSION, "written_at": NOW,
-    }  # fmt: skip
+        **dict.fromkeys(EPOCHS.names),
+        **known,
+        "epoch": number,
+        "state": "planned",
+        "epoch_at": instant(epoch["at"]),
+        "ranges": ranges,
+        "cluster_id": "test",
+        "topic_ids": [(name, name) for name in KAFKA_TOPICS.values()],
+        "next_offsets": [],
+        "parameters": [(k, json.dumps(v)) for k, v in sorted(values.items())],
+        "owner": "test",
+        "rule_version": RULE_VERSION,
+        "written_at": NOW,
+    }

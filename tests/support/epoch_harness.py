@@ -51,6 +51,7 @@ class EpochHarness:
         self.now_ms = 0
         self.owner = owner
         self.lake = lake or Lake(settings.lake.path)
+
         self._lander: Lander = SparkLander(spark) if spark else LocalLander()
         self._kafka = KafkaAdmin(settings, settings.kafka.topics())
         self._asker = asker(
@@ -60,6 +61,7 @@ class EpochHarness:
             settings.transaction.ask_timeout_ms,
             settings.transaction.message_bytes_max,
         )
+
         self.epochs = EpochRunner(
             self._lander,
             self.lake,
@@ -103,7 +105,7 @@ class EpochHarness:
     def waiting(self, held_back: Collection[str] = ()) -> dict[Partition, int]:
         """Return where the records of the next epoch end."""
         starts = self.epochs.start_offsets()
-        ends = self._kafka.end_offsets(self._kafka.places())
+        ends = self._kafka.end_offsets(self._kafka.partitions())
         return {
             place: starts[place] if place[0] in held_back else end for place, end in ends.items()
         }

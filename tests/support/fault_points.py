@@ -40,21 +40,27 @@ class FaultPoints:
         """Do a write, or crash at it; once."""
         if not self.at or not name.startswith(self.at):
             return write()
-        at, self.at = self.at, ""
+
+        at = self.at
+        self.at = ""
+
         if self.take_over is not None:
             self.take_over()
             return write()
+
         if self.mode == "crash before":
             raise Crash(name)
+
         done = write()
         if done == 0:  # it was done before the crash before
             self.at = at
             return done
+
         raise SeenError(name) if self.mode == "error after" else Crash(name)
 
-    def lake(self, place: str | LakeLocation, *, is_driver: bool = False) -> Lake:
+    def lake(self, location: str | LakeLocation, *, is_driver: bool = False) -> Lake:
         """Return a lake that is watched."""
-        return _WatchedLake(place, self, is_driver)
+        return _WatchedLake(location, self, is_driver)
 
     def asker(self, *connection: Any) -> KafkaCheckSender:
         """Return an asker that is watched. Input: as of a KafkaCheckSender."""
@@ -62,8 +68,8 @@ class FaultPoints:
 
 
 class _WatchedLake(Lake):
-    def __init__(self, place: str | LakeLocation, watch: FaultPoints, is_driver: bool) -> None:
-        super().__init__(place, is_driver=is_driver)
+    def __init__(self, location: str | LakeLocation, watch: FaultPoints, is_driver: bool) -> None:
+        super().__init__(location, is_driver=is_driver)
         self._watch = watch
 
     def create_table(self, table: str) -> None:

@@ -62,6 +62,7 @@ class FaultProxy:
     def __enter__(self) -> FaultProxy:
         self._held = Reservation(HOST, 0)  # while it is away, too
         (self.port,) = self._held.ports
+
         self._pipe, theirs = Pipe()
         command = [sys.executable, "-m", "tests.support.fault_server", str(theirs.fileno())]
         self._process = subprocess.Popen(
@@ -71,6 +72,7 @@ class FaultProxy:
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
+
         theirs.close()
         self.come_back()
         return self

@@ -61,13 +61,16 @@ class Server:
         listener, acceptor = self._listener, self._acceptor
         assert listener is not None and acceptor is not None, "it is away"
         self._listener = self._acceptor = None
+
         _cut(listener)
         acceptor.join()
         listener.close()
+
         with self._lock:
             threads = list(self._open.values())
             for client in self._open:
                 _cut(client)
+
         for thread in threads:
             thread.join()
 
@@ -109,26 +112,35 @@ class Server:
         """Passes one request on. Output: the connection to the server, for the next one."""
         if (head.get("expect") or "").lower() == "100-continue":
             client.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+
         body = b"".join(client.body(head))
         method, target, _ = head.start.split(" ")
         request = Request(method, target)
+
         with self._lock:
             self._traffic.requests[request.method, request.kind] += 1
             self._traffic.sent_bytes[request.kind] += len(body)
+
         waits, what = self.faults.of(request)
         for wait in waits:
             wait.wait()
+
         if isinstance(what, Throttle):
             what = what.status
+
         if isinstance(what, CutBefore):
             raise _CutError
+
         if isinstance(what, Status):
             client.send(_refusal(request, what))
             self._answered(what.status)
             return server
+
         if isinstance(what, Unconditional):
             head = head.without("if-none-match")
+
         server, answer = self._asked(server, head.without("expect").raw() + body, method)
+
         try:
             self._pass_back(client, server, answer, request, what)
         except BaseException:
@@ -143,6 +155,7 @@ class Server:
             if not server.is_usable():
                 server.close()
                 server = Connection(socket.create_connection((HOST, self._server_port)))
+
             with contextlib.suppress(OSError):
                 server.send(request)
                 answer = server.read_answer()
@@ -161,20 +174,25 @@ class Server:
         what: What | None,
     ) -> None:
         pieces = server.body(answer, is_answer=True, method=request.method)
+
         if isinstance(what, LostAnswer):
             for _ in pieces:  # the server has done all of it
                 pass
             raise _CutError
+
         if isinstance(what, CutWithin):
             body = b"".join(pieces)
             client.send(answer.raw() + body[: len(body) // 2])
             raise _CutError
+
         self._answered(answer.status)
         client.send(answer.raw())
+
         for piece in pieces:
             with self._lock:
                 self._traffic.received_bytes[request.kind] += len(piece)
             client.send(piece)
+
         if answer.ends_connection:
             raise _CutError
 
@@ -209,11 +227,13 @@ def main() -> None:
         "go_away": server.go_away,
         "come_back": server.come_back,
     }
+
     while True:
         try:
             command, values = pipe.recv()
         except (EOFError, OSError):
             os._exit(0)  # with all its threads
+
         try:
             answer = commands[command](*values)
         except Exception as error:

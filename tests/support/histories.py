@@ -42,26 +42,43 @@ def random_world(
     parameters = _parameters(chance, queue_count)
     at = START_AT
     epochs: list[Row] = []
+
     interval_ms = parameters["check_interval_ms"]
     ttl_ms = min(parameters["orphan_operation_ttl_ms"], 20_000)
+
     for _ in range(epoch_count or chance.randint(2, 9)):
         other_ms = chance.choice((0, 1, 1, 2, 4, 5, 6, 10, 11, 30)) * SECOND_MS
-        epochs.append({"at": at, "queues": [], "halves": [], "operations": [], "schedules": [],
-                       "commands": []})  # fmt: skip
+        epochs.append(
+            {
+                "at": at,
+                "queues": [],
+                "halves": [],
+                "operations": [],
+                "schedules": [],
+                "commands": [],
+            }
+        )
+
         at += chance.choices((interval_ms, ttl_ms, other_ms), (4, 1, 5))[0]
+
     for queue_id in range(queue_count):
         _add_queue(chance, epochs, queue_id, checks=checks, early=early)
+
     _add_schedules(chance, epochs, queue_count)
+
     if checks:
         _add_commands(chance, epochs, queue_count)
         _write_targets_oddly(random.Random(f"{seed} targets"), epochs)
         _change_parameters(random.Random(f"{seed} parameters"), epochs)
+
     _add_spans(random.Random(f"{seed} spans"), parameters, epochs)
     _require(random.Random(f"{seed} requirements"), parameters, epochs, changes=checks)
     _sign(random.Random(f"{seed} signatures"), epochs)
     _limit_groups(random.Random(f"{seed} groups"), parameters, epochs)
+
     if floors:
         _raise_floors(random.Random(f"{seed} floors"), epochs, queue_count)
+
     return {"seed": seed, "parameters": parameters, "epochs": epochs}
 
 
@@ -95,6 +112,7 @@ def parameters_at(world: Row, epoch: Row) -> Row:
 def _change_parameters(chance: random.Random, epochs: list[Row]) -> None:
     """Restart the job now and then with other settings, which hold from that epoch on."""
     changed: Row = {}
+
     for epoch in epochs[1:]:
         if chance.random() < 0.15:
             changed = {
@@ -104,6 +122,7 @@ def _change_parameters(chance: random.Random, epochs: list[Row]) -> None:
                 "late_end_policy": chance.choice(("apply", "reject")),
                 "orphan_operation_ttl_ms": chance.choice((1_000, 20_000)),
             }
+
         if changed:
             epoch["parameters"] = changed
 
@@ -140,12 +159,23 @@ def _odd_target(chance: random.Random, target: str) -> str:
     zeros = chance.choice(("0", "00", "000"))
     if chance.random() < 0.7:
         return re.sub(r"(?<=[:=-])(?=[0-9])", zeros, target)
+
     kind, colon, rest = target.partition(":")
     many = re.sub(r"(?<=[:=-])(?=[0-9]+$)", "0" * 18, target)  # one digit more than is read
+
     return chance.choice(
-        (f" {target}", f"{target}\n", f"{target}-0", f"{kind.upper()}{colon}{rest}", many,
-         f"{kind}{colon}+{rest}", target.replace("0", "\u0660"), rest, "")
-    )  # fmt: skip
+        (
+            f" {target}",
+            f"{target}\n",
+            f"{target}-0",
+            f"{kind.upper()}{colon}{rest}",
+            many,
+            f"{kind}{colon}+{rest}",
+            target.replace("0", "\u0660"),
+            rest,
+            "",
+        )
+    )
 
 
 def _sign(chance: random.Random, epochs: list[Row]) -> None:
@@ -183,15 +213,19 @@ def _add_queue(
     halves = _halves(chance, queue_id, chance.randint(1, 9))
     operations = _operations(chance, queue_id, halves, early=early)
     cut(chance, epochs, queue_id, halves, operations, early=early)
+
     stored_at = START_AT - chance.choice((0, 1, 5, 6, 7, 20)) * SECOND_MS
     for half in halves:
         stored_at += chance.choice((0, 0, 1, 1_000, 3_000))
         half["stored_at"] = stored_at
+
     stored_at = START_AT
     for operation in operations:
         stored_at += chance.choice((1, 1_000))
         operation["stored_at"] = stored_at
+
     known_at = halves_known_at = None
+
     for epoch in epochs:
         row = epoch["queues"][queue_id]
         if checks and chance.random() < 0.8:
@@ -208,10 +242,12 @@ def _lag(chance: random.Random) -> int:
 def _halves(chance: random.Random, queue_id: int, count: int) -> list[Row]:
     rows: list[Row] = []
     offset = chance.choice((0, 0, 0, 5))
+
     while len(rows) < count:
         group = chance.choice(GROUPS)
         members: list[tuple[str, int | None, int | None]] = []
         kind = chance.random()
+
         if kind < 0.25:
             size = chance.choice((2, 2, 3))
             sequence = [*range(size), *([chance.randrange(size)] * (chance.random() < 0.2))]
@@ -225,10 +261,12 @@ def _halves(chance: random.Random, queue_id: int, count: int) -> list[Row]:
         else:
             id_ = chance.choice((f"t{len(rows)}", f"t{len(rows)}", "s0"))
             members = [(id_, None, None)]
+
         for id_, tran_size, seq in members:
             rows.append(_half(chance, queue_id, offset, group))
             rows[-1] |= {"transaction_id": id_, "tran_size": tran_size, "tran_seq": seq}
             offset += chance.choice((1, 1, 1, 1, 2, 3))
+
     return rows
 
 
@@ -259,15 +297,19 @@ def _operations(
     rows: list[Row] = []
     op_offset = chance.choice((0, 0, 7))
     last = halves[-1]["queue_offset"]
+
     for _ in range(chance.randint(0, 12)):
         target = chance.choice(halves)
         named = [target]
+
         if chance.random() < 0.3:
             same = [half for half in halves if half["producer_group"] == target["producer_group"]]
             named += chance.choices(same, k=chance.randint(1, 3))
             chance.shuffle(named)
+
         offsets = [half["queue_offset"] for half in named]
         ids = [half["transaction_id"] for half in named]
+
         if early and chance.random() < 0.08:
             offsets[chance.randrange(len(offsets))] = last + chance.randint(1, 3)
         if early and chance.random() < 0.15:
@@ -276,6 +318,7 @@ def _operations(
             offsets[chance.randrange(len(offsets))] = chance.randint(0, last)
         if chance.random() < 0.05:
             ids[chance.randrange(len(ids))] = "nope"
+
         is_readable = chance.random() > 0.04
         is_foreign = chance.random() < 0.05
         rows.append(
@@ -290,9 +333,11 @@ def _operations(
                 "error": None,
             }
         )
+
         if not is_readable:
             empty = {"half_offsets": None, "transaction_ids": None, "decision": None}
             rows[-1] |= {"error": "bad_body", **empty}
+
         op_offset += chance.choice((1, 1, 1, 2))
     return rows
 
@@ -313,6 +358,7 @@ def _add_schedules(chance: random.Random, epochs: list[Row], queue_count: int) -
     for offset in range(chance.randint(0, 2 + queue_count // 4)):
         epoch = chance.choice(epochs)
         behind = chance.choice((-1_000, 0, 1, 1_000, 5_000, 10_000))
+
         epoch["schedules"].append(
             {
                 "queue_id": chance.randint(0, 2),
@@ -328,10 +374,12 @@ def _add_commands(chance: random.Random, epochs: list[Row], queue_count: int) ->
     admin_offset = 0
     for epoch in epochs:
         seen = [half for before in epochs for half in before["halves"] if before is not epoch]
+
         for _ in range(chance.randint(0, 2 + queue_count // 4)):
             half = chance.choice(seen) if seen else {"queue_id": 0, "queue_offset": 0}
             coordinate = f"{half['queue_id']}-{half['queue_offset']}"
             topic = f"{chance.choice(TOPICS)}:{chance.randint(1, 6)}"
+
             command, target = chance.choice(
                 (
                     ("RESUME", f"half:{coordinate}"),
@@ -349,6 +397,7 @@ def _add_commands(chance: random.Random, epochs: list[Row], queue_count: int) ->
                     ("MAINTAIN", None),
                 )
             )
+
             error = "unknown_command" if chance.random() < 0.03 else None
             row = {"command": command, "target": target, "error": error}
             epoch["commands"].append({"admin_offset": admin_offset, **row})

@@ -14,8 +14,13 @@ SILENT = "nobody"  # the group whose check topic does not exist
 LATE = "late"  # the group whose checks Kafka does not take in time
 # What a job of today records, where a plan of an earlier rule version lacks the parameter.
 OF_TODAY = {"ages_from_known_at": True}
-_ROUTING = {"real_topic": "orders", "real_queue_id": None, "delay_level": None,
-            "delay_ms": None, "deliver_at": None}  # fmt: skip
+_ROUTING = {
+    "real_topic": "orders",
+    "real_queue_id": None,
+    "delay_level": None,
+    "delay_ms": None,
+    "deliver_at": None,
+}
 
 
 class History:
@@ -33,11 +38,20 @@ class History:
     def epoch(self, seconds: float, **parameters: Any) -> None:
         """Begin an epoch, so many seconds after the one before."""
         self.at_ms += round(seconds * 1_000)
+
         self.epochs.append(
-            {"at": self.at_ms, "halves": [], "operations": [], "schedules": [], "commands": [],
-             "parameters": parameters, "attempts": attempts_of, "behind_ms": 0,
-             "halves_behind_ms": 0}
-        )  # fmt: skip
+            {
+                "at": self.at_ms,
+                "halves": [],
+                "operations": [],
+                "schedules": [],
+                "commands": [],
+                "parameters": parameters,
+                "attempts": attempts_of,
+                "behind_ms": 0,
+                "halves_behind_ms": 0,
+            }
+        )
 
     def known(self, behind_ms: int | None, halves_behind_ms: int | None = 0) -> None:
         """Sets how far known_at of every queue is behind epoch_at; None: nothing is known yet."""
@@ -49,18 +63,28 @@ class History:
 
     def world(self) -> Row:
         """Return the world; every epoch knows of each half queue where landing stands."""
-        half_ends, floor = {0: 0, 1: 0}, 0
+        half_ends = {0: 0, 1: 0}
+        floor = 0
+
         for epoch in self.epochs:
             floor = epoch.get("floor", floor)
             for row in epoch["halves"]:
                 half_ends[row["queue_id"]] = row["queue_offset"] + 1
+
             known_at = _before(epoch["at"], epoch["behind_ms"])
             halves_known_at = _before(epoch["at"], epoch["halves_behind_ms"])
+
             epoch["queues"] = [
-                {"queue_id": queue, "known_at": known_at, "halves_known_at": halves_known_at,
-                 "half_end": end, "floor": floor if queue == 0 else 0}
+                {
+                    "queue_id": queue,
+                    "known_at": known_at,
+                    "halves_known_at": halves_known_at,
+                    "half_end": end,
+                    "floor": floor if queue == 0 else 0,
+                }
                 for queue, end in half_ends.items()
-            ]  # fmt: skip
+            ]
+
         return {"seed": 0, "parameters": self.parameters, "epochs": self.epochs}
 
     def _next(self, kind: str, queue: int) -> int:
@@ -69,36 +93,62 @@ class History:
         return offset
 
     def half(
-        self, transaction_id: str = "", queue: int = 0, group: str = "g", *, age_ms: int = 500,
-        skipped: int = 0, **columns: Any,
-    ) -> None:  # fmt: skip
+        self,
+        transaction_id: str = "",
+        queue: int = 0,
+        group: str = "g",
+        *,
+        age_ms: int = 500,
+        skipped: int = 0,
+        **columns: Any,
+    ) -> None:
         """Land a half in the epoch. Input: `skipped` offsets before it have no record."""
         for _ in range(skipped):
             self._next("half", queue)
         offset = self._next("half", queue)
+
         row = {
-            "queue_id": queue, "queue_offset": offset, "producer_group": group,
-            "transaction_id": transaction_id or f"tx{offset}", "tran_size": None, "tran_seq": None,
-            "stored_at": self.at_ms - age_ms, **_ROUTING, "immunity_ms": None, "error": None,
-        }  # fmt: skip
+            "queue_id": queue,
+            "queue_offset": offset,
+            "producer_group": group,
+            "transaction_id": transaction_id or f"tx{offset}",
+            "tran_size": None,
+            "tran_seq": None,
+            "stored_at": self.at_ms - age_ms,
+            **_ROUTING,
+            "immunity_ms": None,
+            "error": None,
+        }
+
         self.epochs[-1]["halves"].append({**row, **columns})
 
     def end(self, decision: str | None, *offsets: int, queue: int = 0, **columns: Any) -> None:
         """Land an operation in the epoch; with an `error` it cannot be read."""
         row = {
-            "queue_id": queue, "op_queue_offset": self._next("op", queue), "producer_group": "g",
-            "decision": decision, "half_offsets": list(offsets), "transaction_ids": None,
-            "cause": "operation", "error": None, "is_signed": None,
+            "queue_id": queue,
+            "op_queue_offset": self._next("op", queue),
+            "producer_group": "g",
+            "decision": decision,
+            "half_offsets": list(offsets),
+            "transaction_ids": None,
+            "cause": "operation",
+            "error": None,
+            "is_signed": None,
             "stored_at": self.at_ms - 200,
-        }  # fmt: skip
+        }
+
         self.epochs[-1]["operations"].append({**row, **columns})
 
     def schedule(self, queue: int = 0, *, age_ms: int = 300, **columns: Any) -> None:
         """Land a schedule record in the epoch."""
         row = {
-            "queue_id": queue, "queue_offset": self._next("schedule", queue),
-            "stored_at": self.at_ms - age_ms, "producer_group": None, **_ROUTING, "error": None,
-        }  # fmt: skip
+            "queue_id": queue,
+            "queue_offset": self._next("schedule", queue),
+            "stored_at": self.at_ms - age_ms,
+            "producer_group": None,
+            **_ROUTING,
+            "error": None,
+        }
         self.epochs[-1]["schedules"].append({**row, **columns})
 
     def command(self, command: str, target: str | None, error: str | None = None) -> None:
@@ -111,9 +161,14 @@ class History:
         self.command(ACCEPT_LOSS, f"lost:half:{queue}:{first}-{last}")
         (admin_offset,) = [row["admin_offset"] for row in self.epochs[-1]["commands"]][-1:]
         self.epochs[-1].setdefault("losses", []).append(
-            {"topic": "halves", "partition": queue, "first": first, "last": last,
-             "admin_offset": admin_offset}
-        )  # fmt: skip
+            {
+                "topic": "halves",
+                "partition": queue,
+                "first": first,
+                "last": last,
+                "admin_offset": admin_offset,
+            }
+        )
 
 
 def _before(at: int, behind_ms: int | None) -> int | None:
@@ -123,8 +178,11 @@ def _before(at: int, behind_ms: int | None) -> int | None:
 def attempts_of(_: Row, due: list[Row]) -> list[Row]:
     """Return what became of each question that was handed to Kafka in time."""
     return [
-        {"queue_id": row["queue_id"], "queue_offset": row["queue_offset"],
-         "acknowledged": row["producer_group"] != SILENT}
+        {
+            "queue_id": row["queue_id"],
+            "queue_offset": row["queue_offset"],
+            "acknowledged": row["producer_group"] != SILENT,
+        }
         for row in due
         if row["producer_group"] != LATE
-    ]  # fmt: skip
+    ]

@@ -119,10 +119,12 @@ class Connection:
             line = self._line()
             if not line:
                 raise OSError("the connection ended within a body")
+
             yield line
             size = int(line.partition(b";")[0], 16)
             if size == 0:
                 break
+
             yield from self._exactly(size + 2)
         while True:  # trailers, and the empty line
             line = self._line()

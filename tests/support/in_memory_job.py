@@ -27,8 +27,11 @@ from txlake import protocol as p
 Row = dict[str, Any]
 START_AT = 1_767_225_600_000  # 2026-01-01
 TOPICS = {
-    "half": p.HALF_TOPIC, "op": p.OP_TOPIC, "schedule": p.SCHEDULE_TOPIC, "admin": p.ADMIN_TOPIC,
-}  # fmt: skip
+    "half": p.HALF_TOPIC,
+    "op": p.OP_TOPIC,
+    "schedule": p.SCHEDULE_TOPIC,
+    "admin": p.ADMIN_TOPIC,
+}
 QUEUES = {"half": 2, "op": 2, "schedule": 19, "admin": 1}
 
 
@@ -62,8 +65,13 @@ class InMemoryJob:
 
     def half(self, transaction_id: str = "tx", queue: int = 0, **columns: Any) -> int:
         """Land a half in the next epoch; `error` makes it one that cannot be read."""
-        row = {"producer_group": "g", "transaction_id": transaction_id, "real_topic": "orders",
-               "error": None, **columns}  # fmt: skip
+        row = {
+            "producer_group": "g",
+            "transaction_id": transaction_id,
+            "real_topic": "orders",
+            "error": None,
+            **columns,
+        }
         return self._add("half", queue, row)
 
     def schedule(self, queue: int = 0, **columns: Any) -> int:
@@ -75,9 +83,14 @@ class InMemoryJob:
     ) -> int:
         """Land an operation in the next epoch; `error` makes it one that cannot be read."""
         is_readable = columns.get("error") is None
-        row = {"producer_group": group, "decision": decision if is_readable else None,
-               "half_offsets": list(offsets) if is_readable else None, "from_check": False,
-               "body": p.operation_body(offsets), **columns}  # fmt: skip
+        row = {
+            "producer_group": group,
+            "decision": decision if is_readable else None,
+            "half_offsets": list(offsets) if is_readable else None,
+            "from_check": False,
+            "body": p.operation_body(offsets),
+            **columns,
+        }
         return self._add("op", queue, row)
 
     def command(
@@ -105,15 +118,19 @@ class InMemoryJob:
         self.epoch += 1
         plan = self._plan(known, ops_ahead)
         self._progress = write_plan(self.lake, self._progress, plan)
+
         epoch = {**self._inputs(known, plan.floor.offsets), "attempts": _all_asked(acknowledged)}
         parameters = asdict(self.parameters)
         is_snapshot = self._is_snapshot()
+
         found = self._decided.epoch(self.epoch, epoch, parameters, is_snapshot=is_snapshot)
+
         self._write(found)
         if commit:
             self._progress = write_commit(
                 self.lake, self._progress, plan, self._offsets(), self._counts(found), {}
             )
+
         self._landed = dict(self._next)
         self._new = {kind: [] for kind in QUEUES}
         return self.epoch
@@ -148,10 +165,22 @@ class InMemoryJob:
                 ahead = ops_ahead if kind == "op" else 0
                 start = self._landed.get((kind, queue), 0)
                 ranges.append(Range(TOPICS[kind], queue, start, end, end + ahead))
+
         known_at = dict.fromkeys(range(QUEUES["op"]), self.at) if known else {}
         parameters = {**asdict(self.parameters), "wire": {"topics": TOPICS}}
-        return Plan(self.epoch, self.at, known_at, known_at, tuple(ranges), "cluster", {},
-                    parameters, "paper", RULE_VERSION)  # fmt: skip
+
+        return Plan(
+            self.epoch,
+            self.at,
+            known_at,
+            known_at,
+            tuple(ranges),
+            "cluster",
+            {},
+            parameters,
+            "paper",
+            RULE_VERSION,
+        )
 
     def _known_at(self, queue: int, known: bool) -> int | None:
         """Return `known_at` of an op queue in this epoch."""
@@ -159,37 +188,63 @@ class InMemoryJob:
 
     def _inputs(self, known: bool, floors: Mapping[int, int]) -> Row:
         queues = [
-            {"queue_id": queue, "known_at": self._known_at(queue, known),
-             "halves_known_at": self.at if known else None,
-             "half_end": self._next.get(("half", queue), 0),
-             "floor": floors.get(queue, 0)}
+            {
+                "queue_id": queue,
+                "known_at": self._known_at(queue, known),
+                "halves_known_at": self.at if known else None,
+                "half_end": self._next.get(("half", queue), 0),
+                "floor": floors.get(queue, 0),
+            }
             for queue in range(QUEUES["half"])
-        ]  # fmt: skip
-        names = ("producer_group", "tran_size", "tran_seq", "real_queue_id", "delay_level",
-                 "delay_ms", "deliver_at", "immunity_ms", "transaction_ids", "keys", "properties",
-                 "body",
-                 "actor")  # fmt: skip
+        ]
+
+        names = (
+            "producer_group",
+            "tran_size",
+            "tran_seq",
+            "real_queue_id",
+            "delay_level",
+            "delay_ms",
+            "deliver_at",
+            "immunity_ms",
+            "transaction_ids",
+            "keys",
+            "properties",
+            "body",
+            "actor",
+        )
+
         filled = {
             kind: [{**dict.fromkeys(names), "error": None, **row} for row in rows]
             for kind, rows in self._new.items()
         }
+
         operations = [
             {**row, "op_queue_offset": row["queue_offset"], "cause": _cause(row)}
             for row in filled["op"]
         ]
         commands = [{**row, "admin_offset": row["queue_offset"]} for row in filled["admin"]]
-        return {"at": self.at, "queues": queues, "halves": filled["half"],
-                "operations": operations, "schedules": filled["schedule"],
-                "commands": commands}  # fmt: skip
+
+        return {
+            "at": self.at,
+            "queues": queues,
+            "halves": filled["half"],
+            "operations": operations,
+            "schedules": filled["schedule"],
+            "commands": commands,
+        }
 
 
 def _all_asked(acknowledged: bool) -> Callable[[Row, list[Row]], list[Row]]:
     """Tells that every question was asked, and whether Kafka confirmed it."""
     return lambda _, due: [
-        {"queue_id": row["queue_id"], "queue_offset": row["queue_offset"],
-         "acknowledged": acknowledged}
+        {
+            "queue_id": row["queue_id"],
+            "queue_offset": row["queue_offset"],
+            "acknowledged": acknowledged,
+        }
         for row in due
-    ]  # fmt: skip
+    ]
 
 
 def _cause(op: Row) -> str:

@@ -52,8 +52,10 @@ def settings_for(
         "transaction": dict(QUICK),
         "stream": {"trigger_interval_ms": 200},
     }
+
     for section, extra in sections.items():
         values[section] = {**values.get(section, {}), **extra}
+
     return parse(values, "test")
 
 
@@ -119,16 +121,20 @@ class Job:
         """
         if not self.lake.exists():
             return []
+
         ids = {row["topic"]: row["table_id"] for row in self.rows("catalog")}
         if topic not in ids:
             return []
+
         try:
             rows = self.rows(f"topics/{ids[topic]}")
         except TableNotFoundError:  # the catalog's row comes first
             return []
+
         states = self.rows("epochs", ["epoch", "state"])
         committed = {row["epoch"] for row in states if row["state"] == "committed"}
         rows = [row for row in rows if row["epoch"] in committed]
+
         return sorted(rows, key=lambda row: (row["queue_id"], row["queue_offset"]))
 
     def wait_for(self, is_met: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:

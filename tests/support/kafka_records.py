@@ -39,11 +39,18 @@ OP_HEADERS: dict[str, bytes] = {p.TAGS: b"d", p.PGROUP: b"shop", p.TRAN_TYPE: b"
 def as_read(records: Sequence[Record]) -> pa.Table:
     """Return records as they are read from Kafka. Output: KAFKA."""
     rows = [
-        {"key": b"key", "value": value, "topic": topic, "partition": 3, "offset": offset,
-         "timestamp": STORED_AT.replace(tzinfo=dt.timezone.utc),
-         "headers": _pairs(headers)}
+        {
+            "key": b"key",
+            "value": value,
+            "topic": topic,
+            "partition": 3,
+            "offset": offset,
+            "timestamp": STORED_AT.replace(tzinfo=dt.timezone.utc),
+            "headers": _pairs(headers),
+        }
         for offset, (topic, value, headers) in enumerate(records)
-    ]  # fmt: skip
+    ]
+
     return pa.Table.from_pylist(rows, schema=KAFKA)
 
 
@@ -56,8 +63,10 @@ def landed(records: pa.Table, path: Path) -> list[dict[str, Any]]:
     lake = Lake(str(path))
     for kind in (HALF, SCHEDULE):
         lake.create_table(kind)
-    batch = landed_here(records.to_batches(), Landing(lake.place, 1, LIMITS), 1)
+
+    batch = landed_here(records.to_batches(), Landing(lake.location, 1, LIMITS), 1)
     rows = []
+
     for kind in KINDS:
         lake.add_files(kind, batch.files.get(kind, []), 1)
         heavy = lake.read(kind).sort_by("queue_offset") if kind in (HALF, SCHEDULE) else None

@@ -61,9 +61,13 @@ class KafkaWriter:
             offsets.append(message.offset())  # type: ignore[attr-defined]
 
         self._producer.produce(
-            topic, value=value, key=key, partition=queue, headers=list(headers),
+            topic,
+            value=value,
+            key=key,
+            partition=queue,
+            headers=list(headers),
             on_delivery=report,
-        )  # fmt: skip
+        )
         assert self._producer.flush(10) == 0, f"no report for a record to {topic}"
         return offsets[0]
 

@@ -111,7 +111,8 @@ def answers(conf: str, commands: Sequence[Sequence[str]]) -> dict[str, tuple[int
         done = CliRunner().invoke(main, [*words, "--conf", conf])
         text, code = done.output, done.exit_code
         if done.exception is not None and not isinstance(done.exception, SystemExit):
-            text, code = f"{type(done.exception).__name__}: {done.exception}", 70
+            text = f"{type(done.exception).__name__}: {done.exception}"
+            code = 70
         found[" ".join(words)] = code, text
     found[SDK] = _answer_of_the_sdk(load(conf).lake)
     return found

@@ -28,10 +28,17 @@ from storage.schemas import EPOCHS, TABLES, TOPIC
 Row = dict[str, Any]
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 CONSUMER_OFFSETS = pa.schema(
-    [("consumer_group", pa.string()), ("topic", pa.string()), ("queue_id", pa.int32()),
-     ("queue_offset", pa.int64()), ("generation", pa.int64()), ("owner", pa.string()),
-     ("committed_at", pa.timestamp("us", tz="UTC")), ("session_timeout_ms", pa.int64())]
-)  # fmt: skip
+    [
+        ("consumer_group", pa.string()),
+        ("topic", pa.string()),
+        ("queue_id", pa.int32()),
+        ("queue_offset", pa.int64()),
+        ("generation", pa.int64()),
+        ("owner", pa.string()),
+        ("committed_at", pa.timestamp("us", tz="UTC")),
+        ("session_timeout_ms", pa.int64()),
+    ]
+)
 
 
 @dataclass
@@ -68,13 +75,17 @@ class LakeRows:
         """Write down in the epochs' rows, as the job does, what each says of tables and rows."""
         by_epoch: dict[int, Counter[str]] = defaultdict(Counter)
         ids = {row["topic"]: row["table_id"] for row in self.tables["catalog"]}
+
         for table, rows in self.tables.items():
             for row in rows if table not in ("epochs", "consumer_offsets") else ():
                 by_epoch[row["epoch"]][table] += 1
+
         for topic, rows in self.messages.items():
             for row in rows:
                 by_epoch[row["epoch"]][f"topics/{ids.get(topic)}"] += 1
+
         totals: Counter[str] = Counter()
+
         for epoch in sorted(by_epoch.keys() | {row["epoch"] for row in self.tables["epochs"]}):
             totals += by_epoch[epoch]
             for row in self._states(epoch, "committed"):
@@ -83,6 +94,7 @@ class LakeRows:
                     {"table": table, "version": 0, "rows": totals[table]}
                     for table in sorted(totals if has_all else by_epoch[epoch])
                 ]
+
         self.chain(lake_id)
 
     def chain(self, lake_id: str = "") -> None:
@@ -94,9 +106,12 @@ class LakeRows:
 
     def copy(self) -> LakeRows:
         return LakeRows(
-            copy.deepcopy(self.tables), copy.deepcopy(self.messages), self.states, self.is_sealed,
+            copy.deepcopy(self.tables),
+            copy.deepcopy(self.messages),
+            self.states,
+            self.is_sealed,
             self.lake_id,
-        )  # fmt: skip
+        )
 
     def keep_books(self) -> None:
         """Count anew what the epochs say of their rows: counts and next offsets."""
@@ -105,12 +120,14 @@ class LakeRows:
             for row in rows if table not in ("epochs", "catalog", "consumer_offsets") else ():
                 name = table if table not in ("half", "schedule") else f"landed_{table}"
                 counts[row["epoch"]][name] += 1
+
                 if table in ("op", "admin"):
                     counts[row["epoch"]][f"landed_{table}"] += 1
                 if table == "half" and row["error"] is not None:
                     counts[row["epoch"]]["unreadable_half"] += 1
                 if table == "outcomes":
                     counts[row["epoch"]][row["outcome"].lower()] += 1
+
         ends: dict[tuple[str, int], int] = {}
         for epoch in sorted({row["epoch"] for row in self.tables["epochs"]}):
             grown = set()
@@ -121,6 +138,7 @@ class LakeRows:
                         place = topic, message["queue_id"]
                         ends[place] = ends.get(place, 0) + 1
                         grown.add(place)
+
             for row in self._states(epoch, "committed"):
                 named = ends if "snapshot" in dict(row["counts"]) else {p: ends[p] for p in grown}
                 row["next_offsets"] = _next_offsets(named)

@@ -14,8 +14,12 @@ from storage.verify.run import verify
 from tests.support.aging_job import AgingJob, live
 from txlake.protocol import COMMIT
 
-LIMITS = {"check_max": 2, "half_retention_ms": 300_000, "orphan_operation_ttl_ms": 600_000,
-          "topics_max": 1}  # fmt: skip
+LIMITS = {
+    "check_max": 2,
+    "half_retention_ms": 300_000,
+    "orphan_operation_ttl_ms": 600_000,
+    "topics_max": 1,
+}
 
 
 def make_aged_job(path: Path) -> AgingJob:

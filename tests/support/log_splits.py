@@ -37,16 +37,21 @@ def cut(
     half_cuts = _cuts(chance, len(halves), len(epochs))
     op_cuts = _cuts(chance, len(operations), len(epochs))
     half_end = landed = done = 0
+
     for number, epoch in enumerate(epochs):
-        now, op_now = half_cuts[number], op_cuts[number]
+        now = half_cuts[number]
+        op_now = op_cuts[number]
         if not early:
             now = max(now, _halves_needed(halves, operations[:op_now]))
         now = max(now, landed)
+
         epoch["halves"] += halves[landed:now]
         epoch["operations"] += operations[done:op_now]
+
         low = halves[now - 1]["queue_offset"] + 1 if now else 0
         high = halves[now]["queue_offset"] if now < len(halves) else low
         half_end = max(half_end, chance.choice((low, low, high)))
+
         landed, done = now, op_now
         epoch["queues"].append({"queue_id": queue_id, "half_end": half_end})
 

@@ -72,10 +72,15 @@ class ReportedHistory(Checker):
         decision = self.decide(epoch, parameters)
         self.plan = plan = self._plan(number, epoch, waiting)
         self.reporter.on_decided(plan, before, self._given, decision)
+
         attempts = epoch.get("attempts", attempts_of)(epoch, decision.due.to_pylist())
         self.record_attempts(attempts, epoch["at"])
-        counts = {"landed_half": len(epoch["halves"]), "landed_op": len(epoch["operations"]),
-                  "checks": len(attempts)}  # fmt: skip
+
+        counts = {
+            "landed_half": len(epoch["halves"]),
+            "landed_op": len(epoch["operations"]),
+            "checks": len(attempts),
+        }
         self.reporter.on_committed(plan, self.state, _attempts(decision, attempts), counts, STEPS)
 
     def _plan(self, number: int, epoch: Row, waiting: int) -> Plan:

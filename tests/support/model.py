@@ -59,25 +59,33 @@ class Model:
 
     def decide(self, epoch: Row, parameters: Row) -> dict[str, list[Row]]:
         """Decide one epoch: `at`, `queues`, and the rows that it lands."""
-        self.at, self.parameters = epoch["at"], parameters
+        self.at = epoch["at"]
+        self.parameters = parameters
         self.queues_before = self.queues
         self.queues = {row["queue_id"]: row for row in epoch["queues"]}
+
         self.outcomes: list[Row] = []
         self.messages.begin(epoch["at"], parameters)
         self._forget()
+
         results = [self._command(row) for row in sorted(epoch["commands"], key=_admin_offset)]
         self._forget()  # what was cancelled
+
         late_members = self._land(epoch["halves"])
         committed = self._end(self.operations.decide(epoch, parameters))
+
         for half, unit in late_members:
             if unit.end is None:
                 self._outcome(half, unit, "DISCARDED", unit.discard_cause)
+
         due = self._time()
+
         discards = [row for row in self.outcomes if row["outcome"] == "DISCARDED"]
         discards.sort(key=coordinate)
         fresh = [row for row in discards if coordinate(row) not in self.copied]
         self.copied |= {coordinate(row) for row in fresh}
         delivered = self.messages.deliver(committed, epoch["schedules"], fresh)
+
         return {
             "outcomes": self.outcomes,
             "conflicts": self.operations.conflicts,
@@ -103,6 +111,7 @@ class Model:
             for naming in self.operations.waiting
             if (place := (naming["queue_id"], naming["half_queue_offset"])) in self.unit_of
         }
+
         for key, unit in list(self.units.items()):
             is_in_state = unit.end is None and (
                 unit.discard_cause is None
@@ -111,16 +120,19 @@ class Model:
             )
             if is_in_state:
                 continue
+
             mine = [h for place, h in self.halves.items() if self.unit_of.get(place) is unit]
             gone = [
                 half
                 for half in mine
                 if self._is_below(half) and ("half", *coordinate(half)) not in self.messages.delayed
             ]
+
             for half in gone:
                 del self.halves[coordinate(half)], self.unit_of[coordinate(half)]
             if gone:
                 self._forget_set(key, unit, [half for half in mine if half not in gone])
+
         for place, half in list(self.halves.items()):
             if half["error"] is not None and self._is_below(half):
                 del self.halves[place]
@@ -134,14 +146,17 @@ class Model:
         del self.units[key]
         if not left:
             return
+
         left.sort(key=coordinate)
         rest = self.units[key] = Unit(
             unit.queue_id, left[0], unit.size, unit.stored_at, unit.age_from_at, unit.key
         )
+
         rest.arm = unit.arm
         for half in left:
             rest.members.setdefault(half["tran_seq"], half)
             self.unit_of[coordinate(half)] = rest
+
         ended = [half for half in left if coordinate(half) not in self.duplicates]
         nothing = {"decision": "ROLLBACK", "cause": "duplicate_in_set", "op_queue_offset": None}
         rest.end = unit.end if ended else nothing
@@ -168,25 +183,34 @@ class Model:
     def _land(self, halves: list[Row]) -> list[tuple[Row, Unit]]:
         """Land the halves; give the ones that join a set that stands discarded."""
         joined = []
+
         for half in sorted(halves, key=coordinate):
             self.halves[coordinate(half)] = half
             if half["error"] is not None:
                 continue
-            size, seq, key = 1, 0, None
+
+            size = 1
+            seq = 0
+            key = None
+
             if half["tran_size"] is not None:
                 size, seq = half["tran_size"], half["tran_seq"]
                 names = ("queue_id", "producer_group", "transaction_id", "tran_size")
                 key = tuple(half[name] for name in names)
+
             place = key or coordinate(half)
             if place not in self.units:
                 self.units[place] = Unit(
                     half["queue_id"], half, size, half["stored_at"], self._age_from_at(half), key
                 )
+
             unit = self.unit_of[coordinate(half)] = self.units[place]
             if seq in unit.members:
                 self._outcome(half, unit, "ROLLED_BACK", "duplicate_in_set")
                 continue
+
             unit.members[seq] = half
+
             if unit.end is not None:
                 end = unit.end
                 if end["decision"] == "COMMIT":  # it was complete: one below the floor was first
@@ -226,10 +250,12 @@ class Model:
     def _time(self) -> list[Row]:
         """Lines 3 to 7 of each unit that nothing has ended; give the checks to ask now."""
         due: dict[str, list[Unit]] = defaultdict(list)
+
         for unit in self.pending():
             known_at = self.queues[unit.queue_id]["known_at"]
             if unit.discard_cause is not None or known_at is None:
                 continue
+
             rule = self._rule(unit, known_at)
             if rule == "due":
                 due[unit.first["producer_group"]].append(unit)
@@ -237,10 +263,13 @@ class Model:
                 unit.discard_cause = rule
                 for half in unit.halves:
                     self._outcome(half, unit, "DISCARDED", rule)
+
         ranked = []
+
         for units in due.values():
             units.sort(key=lambda unit: (unit.stored_at, *coordinate(unit.first)))
             ranked += list(enumerate(units))
+
         ranked.sort(key=lambda pair: (pair[0], pair[1].stored_at, *coordinate(pair[1].first)))
         return [
             {
@@ -258,12 +287,14 @@ class Model:
         if immunity_ms is None:
             immunity_ms = limits["transaction_timeout_ms"]
         age_ms = known_at - unit.age_from_at
+
         if age_ms > limits["half_retention_ms"]:
             return "expired"
         if unit.checked_at is None:
             is_asked_now = age_ms > immunity_ms
         else:
             is_asked_now = known_at - unit.checked_at >= self._interval_ms(unit)
+
         if not is_asked_now:
             return None
         return "check_max" if unit.check_times >= limits["check_max"] else "due"

@@ -56,11 +56,15 @@ class Messages:
         """Do what an operator asks, and say what came of it."""
         if row["error"] is not None:
             return str(row["error"])
+
         if row["command"] in ("PING", "MAINTAIN"):
             return "accepted"
+
         text = row["target"] or ""
+
         if row["command"] == "RESUME" and (found := re.fullmatch(UNDELIVERABLE_AT, text)):
             return self._resume(int(found[1]), row["admin_offset"])
+
         if row["command"] == "CANCEL" and (
             found := re.fullmatch(r"(half|schedule):([0-9]{1,9})-([0-9]{1,18})", text)
         ):
@@ -70,15 +74,19 @@ class Messages:
                 return "not_delayed"
             self._delivery(message, "CANCELLED", None, None, row["admin_offset"])
             return "cancelled"
+
         if row["command"] == "CREATE_TOPIC" and (found := re.fullmatch(TOPIC, text)):
             return self._create(found[1], int(found[2]))
+
         if row["command"] == "ALTER_TOPIC" and (found := re.fullmatch(CONFIG, text)):
             if found[1] == UNDELIVERABLE or int(found[2]) == 0:
                 return "bad_target"
             is_there = found[1] in self.topics or found[1] in self.wanted
             return "altered" if is_there else "no_such_topic"
+
         if row["command"] == "ACCEPT_LOSS" and (found := re.fullmatch(LOST, text)):
             return "noted" if int(found[1]) <= int(found[2]) else "bad_target"
+
         return "bad_target"
 
     def _resume(self, offset: int, admin_offset: int) -> str:
@@ -125,28 +133,35 @@ class Messages:
         """Place what is to be delivered now, in the order of the rules."""
         new = self._delay(schedules)
         at_once = []
+
         for half in committed:
             due_at = self._due_at(half, self.at)
             if due_at is None or due_at <= self.at:
                 at_once.append({**half, "source": "half", "admin_offset": None})
             else:
                 new.append({**half, "source": "half", "deliver_at": due_at})
+
         self.delayed |= {_key(row): row for row in new}
+
         due = [row for row in self.delayed.values() if row["deliver_at"] <= self.at]
         due.sort(key=lambda row: (row["deliver_at"], *_key(row)))
         for row in due:
             del self.delayed[_key(row)]
+
         self.resumed.sort(key=lambda row: row["place"])
         self._make_topics([*due, *at_once, *self.resumed])
+
         for message in due:
             self._put(message, is_first=True, is_at_once=False)
         for message in at_once:
             self._put(message, is_first=True, is_at_once=True)
         for message in self.resumed:
             self._put(message, is_first=False, is_at_once=False)
+
         for half in discards:
             self._own_topic(DISCARDS)
             self._place({**half, "source": "half"}, DISCARDS, 0, half["cause"])
+
         return {
             "delayed": new,
             "placements": self.placements,
@@ -157,13 +172,18 @@ class Messages:
     def _due_at(self, message: Row, counted_from: int) -> int | None:
         levels = self.parameters["delay_levels_ms"]
         level = message["delay_level"] or 0
-        span, at, most = message["delay_ms"], message["deliver_at"], self.parameters
+        span = message["delay_ms"]
+        at = message["deliver_at"]
+        most = self.parameters
+
         by_level = counted_from + levels[min(level, len(levels)) - 1] if level > 0 else None
         if at is not None and (most["deliver_at_goes_first"] or level == 0):
             due_at = min(at, counted_from + most["deliver_at_max_ms"])
             return min(due_at, most["due_at_max"]) if due_at > self.at else None
+
         if span is not None and (most["deliver_at_goes_first"] or level == 0):
             by_level = counted_from + min(span, most["deliver_at_max_ms"])
+
         return None if by_level is None else int(min(by_level, most["due_at_max"]))
 
     def _delay(self, schedules: list[Row]) -> list[Row]:
@@ -179,11 +199,14 @@ class Messages:
     def _make_topics(self, messages: list[Row]) -> None:
         for topic, count in sorted(self.wanted.items()):
             self._make(topic, count)
+
         limits = self.parameters
         asked: dict[str, list[str]] = {}
+
         for row in messages:
             if (row["real_queue_id"] or 0) < limits["default_queue_count"]:
                 asked.setdefault(row["real_topic"], []).append(row["producer_group"] or "")
+
         for topic in sorted(asked.keys() - self.topics.keys()):
             users = [name for name in self.topics if name not in OWN]
             if limits["auto_create_topics"] and len(users) < limits["topics_max"]:
@@ -202,6 +225,7 @@ class Messages:
         topic, asked = message["real_topic"], message["real_queue_id"]
         limits = self.parameters
         reason = None
+
         count = self.topics.get(topic)
         if count is None:
             is_outside = asked is not None and asked >= limits["default_queue_count"]
@@ -210,6 +234,7 @@ class Messages:
                 reason = "queue_out_of_range"
         elif asked is not None and asked >= count:
             reason = "queue_out_of_range"
+
         if reason is None:
             queue_id = message["queue_offset"] % count if asked is None else asked
             offset = self._place(message, topic, queue_id, None)

@@ -17,7 +17,8 @@ class Operations:
 
     def decide(self, epoch: Row, parameters: Row) -> list[tuple[Row, Unit]]:
         """Return each unit that is ended now, and the naming that ends it, in order of delivery."""
-        self.at, self.parameters = epoch["at"], parameters
+        self.at = epoch["at"]
+        self.parameters = parameters
         self.queues = {row["queue_id"]: row for row in epoch["queues"]}
         self.conflicts: list[Row] = []
         return self._judge(self._resolve(self._namings(epoch["operations"])))
@@ -28,6 +29,7 @@ class Operations:
             if operation["error"] is not None:
                 self._conflict({**operation, "half_queue_offset": None}, "unreadable_operation")
                 continue
+
             ids = operation["transaction_ids"]
             for position, offset in enumerate(operation["half_offsets"]):
                 new.append(
@@ -48,10 +50,13 @@ class Operations:
         """Test 1 to 7 of each naming; give those that are valid, keep those that are early."""
         valid = []
         self.waiting = []
+
         for naming in namings:
             half = self.halves.get((naming["queue_id"], naming["half_queue_offset"]))
             queue = self.queues[naming["queue_id"]]
-            known_at, ttl = queue["halves_known_at"], self.parameters["orphan_operation_ttl_ms"]
+            known_at = queue["halves_known_at"]
+            ttl = self.parameters["orphan_operation_ttl_ms"]
+
             if naming["half_queue_offset"] >= queue["half_end"]:
                 if known_at is not None and known_at - naming["landed_at"] > ttl:
                     self._conflict(naming, "orphan_expired")
@@ -105,6 +110,7 @@ class Operations:
         """Test 8, one unit after the other."""
         early = [naming for naming in self.waiting if naming["decision"] != "UNKNOWN"]
         by_unit: dict[int, tuple[Unit, list[Row]]] = {}
+
         for naming in valid:
             unit = self.unit_of[naming["queue_id"], naming["half_queue_offset"]]
             if naming["decision"] == "UNKNOWN":
@@ -112,6 +118,7 @@ class Operations:
                 unit.answer = answer if unit.answer is None else max(unit.answer, answer)
             else:
                 by_unit.setdefault(id(unit), (unit, []))[1].append(naming)
+
         won = []
         for unit, namings in by_unit.values():
             winner = self._judge_unit(unit, namings, early)
@@ -125,21 +132,26 @@ class Operations:
             for naming in namings:
                 self._conflict(naming, "end_after_discard")
             return None
+
         winner = None
+
         if unit.end is None:
             if self._must_wait(unit, namings[0], early):
                 self.waiting += [{**naming, "has_passed": True} for naming in named]
                 return None
             winner, *namings = namings
             unit.end = {**winner, "cause": "late_end" if unit.discard_cause else winner["cause"]}
+
         for naming in namings:
             same = naming["decision"] == unit.end["decision"]
             self._conflict(naming, "duplicate_end" if same else "conflicting_end")
+
         return winner
 
     def _must_wait(self, unit: Unit, naming: Row, early: list[Row]) -> bool:
         if naming["decision"] == "COMMIT":
             return not unit.is_complete
+
         # A complete set waits for nothing: what is early could only name a duplicate of it.
         return not unit.is_complete and any(
             other["queue_id"] == unit.queue_id

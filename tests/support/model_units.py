@@ -38,9 +38,12 @@ class Unit:
 
     def arm_again(self, at: int) -> None:
         """Let it wait as if it were stored at this instant, without attempts."""
-        self.discard_cause, self.arm = None, self.arm + 1
+        self.discard_cause = None
+        self.arm = self.arm + 1
         self.stored_at = self.age_from_at = at
-        self.check_times, self.checked_at, self.unacknowledged = 0, None, 0
+        self.check_times = 0
+        self.checked_at = None
+        self.unacknowledged = 0
 
 
 def coordinate(row: Row) -> tuple[int, int]:

@@ -18,7 +18,8 @@ from txlake.protocol import CHECK_MAX_TOPIC
 
 Row = dict[str, Any]
 LAST = 12  # the sound lake's last epoch
-ORDERS, COPIES = "topics/orders", f"topics/{CHECK_MAX_TOPIC}"
+ORDERS = "topics/orders"
+COPIES = f"topics/{CHECK_MAX_TOPIC}"
 
 
 @dataclass(frozen=True)

@@ -53,8 +53,19 @@ def delivered_twice(rows: LakeRows) -> None:
 def rolled_back_and_delivered(rows: LakeRows) -> None:
     half = rows.find("half", transaction_id="rollback")
     wanted = {k: half[k] for k in ("transaction_id", "body")}
-    deliver_again(rows, {**wanted, "half_queue_id": 0, "half_queue_offset": 1, "source": "half",
-                         "producer_group": "g"}, 1, 0)  # fmt: skip
+
+    deliver_again(
+        rows,
+        {
+            **wanted,
+            "half_queue_id": 0,
+            "half_queue_offset": 1,
+            "source": "half",
+            "producer_group": "g",
+        },
+        1,
+        0,
+    )
     rows.keep_books()
 
 
@@ -147,8 +158,9 @@ def never_delivered(rows: LakeRows) -> None:
 def cancelled_and_delivered(rows: LakeRows) -> None:
     half = rows.find("half", transaction_id="cancelled")
     wanted = {k: half[k] for k in ("transaction_id", "body", "producer_group")}
-    deliver_again(rows, {**wanted, "half_queue_id": 0, "half_queue_offset": 7, "source": "half"},
-                  1, 0)  # fmt: skip
+    deliver_again(
+        rows, {**wanted, "half_queue_id": 0, "half_queue_offset": 7, "source": "half"}, 1, 0
+    )
     delivery = rows.find("deliveries", action="CANCELLED")
     delivery = {**delivery, "action": "DELIVERED", "real_queue_id": 1, "real_queue_offset": 0}
     move(rows, delivery, LAST)

@@ -66,7 +66,7 @@ def range_overlaps(rows: LakeRows) -> None:
 
 @violates(
     "ranges_adjoin", epoch=11, topic="schedules", partition=0, problem="not in the epoch after"
-)  # fmt: skip
+)
 def range_is_forgotten(rows: LakeRows) -> None:
     rows.plan(12)["ranges"] = [r for r in rows.plan(12)["ranges"] if r["topic"] != "schedules"]
 

@@ -32,10 +32,14 @@ ENDS = {"shop": (80, 12, 8), "billing": (60, 10, 30), "legacy": (75, 5, 20), "no
 # What a group answers when it is asked, of 10 times; the rest is silence.
 ANSWERS = {"shop": {COMMIT: 6, ROLLBACK: 3, UNKNOWN: 1}, "billing": {COMMIT: 2, UNKNOWN: 7}}
 SHORT_TIMES = {
-    "transaction_timeout_ms": 20_000, "check_interval_ms": 60_000, "check_max": CHECK_MAX,
-    "half_retention_ms": 86_400_000, "orphan_operation_ttl_ms": 3_600_000, "topics_max": 10,
+    "transaction_timeout_ms": 20_000,
+    "check_interval_ms": 60_000,
+    "check_max": CHECK_MAX,
+    "half_retention_ms": 86_400_000,
+    "orphan_operation_ttl_ms": 3_600_000,
+    "topics_max": 10,
     "delay_levels_ms": (60_000,),
-}  # fmt: skip
+}
 
 
 class Shop(History):
@@ -63,13 +67,16 @@ class Shop(History):
 
     def _transaction(self, number: int) -> None:
         chance = self._chance
-        group, queue = chance.choice(GROUPS), chance.randrange(2)
+        group = chance.choice(GROUPS)
+        queue = chance.randrange(2)
         kind = chance.random()
         values: Row = {"real_topic": "orders" if group == "shop" else "invoices"}
+
         if kind < 0.05:
             values["delay_level"] = 1
         elif kind < 0.07:
             values["real_queue_id"] = 9
+
         size = 2 if kind > 0.95 else None
         for seq in range(size or 1):
             name = f"{group}-{number:02}-{len(self.epochs[-1]['halves']) - seq:02}"
@@ -78,6 +85,7 @@ class Shop(History):
             self.half(
                 name, queue, group, age_ms=age_ms, tran_size=size, tran_seq=tran_seq, **values
             )
+
         end = chance.choices((COMMIT, ROLLBACK, None), ENDS[group])[0]
         if end is not None:
             self._end(number, end, self.epochs[-1]["halves"][-1])
@@ -85,9 +93,14 @@ class Shop(History):
     def _end(self, number: int, decision: str, half: Row) -> None:
         """Let an end come now or a little later; a few twice, contradicted, or by a stranger."""
         later = number + self._chance.choice((0, 0, 0, 1, 2))
-        row = {"queue_id": half["queue_id"], "half_offsets": [half["queue_offset"]],
-               "producer_group": half["producer_group"], "decision": decision}  # fmt: skip
+        row = {
+            "queue_id": half["queue_id"],
+            "half_offsets": [half["queue_offset"]],
+            "producer_group": half["producer_group"],
+            "decision": decision,
+        }
         self._to_come[later].append(row)
+
         kind = self._chance.random()
         if kind < 0.04:
             self._to_come[later + 1].append(row)
@@ -103,11 +116,15 @@ class Shop(History):
         for row in due:
             self._answer(number, row)
         self._land(number + 1)
+
         return [
-            {"queue_id": row["queue_id"], "queue_offset": row["queue_offset"],
-             "acknowledged": row["producer_group"] != "nobody"}
+            {
+                "queue_id": row["queue_id"],
+                "queue_offset": row["queue_offset"],
+                "acknowledged": row["producer_group"] != "nobody",
+            }
             for row in due
-        ]  # fmt: skip
+        ]
 
     def _answer(self, number: int, asked: Row) -> None:
         group, queue, offset = asked["producer_group"], asked["queue_id"], asked["queue_offset"]
@@ -116,6 +133,7 @@ class Shop(History):
         rest = 10 - sum(weights.values())
         (answer,) = self._chance.choices(answers, [*weights.values(), rest])
         row = {"queue_id": queue, "half_offsets": [offset], "producer_group": group}
+
         if answer is not None:
             name = check_id(queue, offset, asked["arm"], asked["check_times"])
             self._to_come[number + 1].append(
@@ -137,14 +155,22 @@ class Shop(History):
         """Return the operations of an epoch their offsets, in the order in which they came."""
         if number >= self._count:
             return
+
         epoch = self.epochs[number]
         for row in self._to_come[number]:
             queue = row.get("queue_id", 0)
-            epoch["operations"].append({
-                "queue_id": queue, "op_queue_offset": self._next("op", queue), "cause": "operation",
-                "producer_group": "shop", "transaction_ids": None, "error": None,
-                "stored_at": epoch["at"] - self._chance.randrange(1_000, 9_000), **row,
-            })  # fmt: skip
+            epoch["operations"].append(
+                {
+                    "queue_id": queue,
+                    "op_queue_offset": self._next("op", queue),
+                    "cause": "operation",
+                    "producer_group": "shop",
+                    "transaction_ids": None,
+                    "error": None,
+                    "stored_at": epoch["at"] - self._chance.randrange(1_000, 9_000),
+                    **row,
+                }
+            )
 
 
 def shop_rows(epochs: int = EPOCHS, transactions: tuple[int, int] = (8, 20)) -> LakeRows:

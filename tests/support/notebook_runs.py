@@ -23,9 +23,12 @@ BUILT, KEPT = ROOT / "build" / "notebooks", ROOT / "docs" / "pictures"
 CELL_S = 600  # never what a test asserts: a cell starts Spark
 # Jupyter and matplotlib write into the home folder unless they are told where.
 PLACES = {
-    "IPYTHONDIR": "ipython", "JUPYTER_CONFIG_DIR": "jupyter", "JUPYTER_DATA_DIR": "jupyter/data",
-    "JUPYTER_RUNTIME_DIR": "jupyter/runtime", "MPLCONFIGDIR": "matplotlib",
-}  # fmt: skip
+    "IPYTHONDIR": "ipython",
+    "JUPYTER_CONFIG_DIR": "jupyter",
+    "JUPYTER_DATA_DIR": "jupyter/data",
+    "JUPYTER_RUNTIME_DIR": "jupyter/runtime",
+    "MPLCONFIGDIR": "matplotlib",
+}
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,12 @@ def run(notebook: Any, **environment: str) -> list[Shown]:
 
     use_places()
     client = NotebookClient(
-        notebook, timeout=CELL_S, kernel_name="python3", allow_errors=True,
+        notebook,
+        timeout=CELL_S,
+        kernel_name="python3",
+        allow_errors=True,
         resources={"metadata": {"path": str(NOTEBOOKS)}},
-    )  # fmt: skip
+    )
     client.execute(env={**os.environ, **quick_java(), **environment})
     return [
         _shown(number, output)
@@ -99,16 +105,21 @@ def together(paths: list[Path]) -> Any:
 def _shown(number: int, output: Any) -> Shown:
     if output.output_type == "error":
         return Shown(number, "error", f"{output.ename}: {output.evalue}")
+
     if output.output_type == "stream":
         return Shown(number, "text" if output.name == "stdout" else "error", output.text)
+
     data = output.data
     if "image/png" in data:
         return Shown(number, "picture", "", png=base64.b64decode(data["image/png"]))
+
     table = data.get("text/html", "")
     if "<table" in table:
         lines = re.findall(r"<tr[^>]*>(.*?)</tr>", table, re.S)
         cells = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line, re.S) for line in lines]
         rows = tuple(tuple(html.unescape(cell).strip('"') for cell in line) for line in cells)
         has_types = 'class="dataframe"' in table  # the second line of polars, not of Spark
+
         return Shown(number, "table", table, rows=(rows[0], *rows[1 + has_types :]))
+
     return Shown(number, "text", table or data["text/plain"])

@@ -23,10 +23,18 @@ def write_conf(folder: Path) -> str:
 
 def conf_of(settings: Settings, folder: Path, *more: str) -> str:
     """Write what a command needs of a running job's settings, and `more` lines."""
-    names = ("bootstrap_servers", "half_topic", "op_topic", "schedule_topic", "admin_topic",
-             "check_topic_prefix")  # fmt: skip
+    names = (
+        "bootstrap_servers",
+        "half_topic",
+        "op_topic",
+        "schedule_topic",
+        "admin_topic",
+        "check_topic_prefix",
+    )
+
     lines = [f'[lake]\npath = "{settings.lake.path}"', "[kafka]"]
     lines += [f'{name} = "{getattr(settings.kafka, name)}"' for name in names]
+
     path = folder / "job.toml"
     path.write_text("\n".join([*lines, *more]) + "\n")
     return str(path)
@@ -46,8 +54,9 @@ def said(*words: str, code: int = 0) -> str:
 
 def dry(conf: str, *words: str) -> dict[str, Any]:
     """Run a command that writes, as a dry run. Returns its JSON."""
-    output = said(*words, "--reason", "why", "--actor", "ada", "--dry-run", "--conf", conf,
-                  "-o", "json")  # fmt: skip
+    output = said(
+        *words, "--reason", "why", "--actor", "ada", "--dry-run", "--conf", conf, "-o", "json"
+    )
     told: dict[str, Any] = json.loads(output)
     assert (told["offset"], told["result"]) == (None, None)
     return told

@@ -26,9 +26,9 @@ def plan(epoch: int, owner: str) -> Plan:
     return Plan(epoch, 1_000 * epoch, {}, {}, (), "cluster", {}, {}, owner, 2)
 
 
-def reasons(place: str | LakeLocation) -> dict[int, list[str]]:
+def reasons(location: str | LakeLocation) -> dict[int, list[str]]:
     """Return the reasons of all conflicts, by epoch."""
     found: dict[int, list[str]] = {}
-    for row in Lake(place).read("conflicts").to_pylist():
+    for row in Lake(location).read("conflicts").to_pylist():
         found.setdefault(row["epoch"], []).append(row["reason"])
     return found

@@ -19,11 +19,13 @@ LAST_MS = 9_223_286_400_000  # 2262-04-11T00:00:00Z
 UTC_1970 = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 DECISIONS = {"8": "COMMIT", "12": "ROLLBACK", "0": "UNKNOWN"}
 OPTIONAL = {
-    p.REAL_QID: p.SMALL_NUMBER_PATTERN, p.DELAY: p.SMALL_NUMBER_PATTERN,
+    p.REAL_QID: p.SMALL_NUMBER_PATTERN,
+    p.DELAY: p.SMALL_NUMBER_PATTERN,
     p.DELAY_MS: "[0-9]{1,15}",
-    p.CHECK_IMMUNITY: p.SMALL_NUMBER_PATTERN, p.DELIVER_AT: p.NUMBER_PATTERN,
+    p.CHECK_IMMUNITY: p.SMALL_NUMBER_PATTERN,
+    p.DELIVER_AT: p.NUMBER_PATTERN,
     p.BORN_TIMESTAMP: p.NUMBER_PATTERN,
-}  # fmt: skip
+}
 
 
 def text_of(value: bytes | None) -> str | None:
@@ -82,21 +84,27 @@ class PlainRecord:
     def error(self) -> str | None:
         if p.TXV in self.first and self.first[p.TXV] != b"1":
             return "newer_version"
+
         if self.kind == ADMIN and self.is_large():
             return "too_large"
+
         if self.kind == ADMIN:
             return None if self.text(p.COMMAND) in p.COMMANDS else "unknown_command"
+
         if self.kind == OP and self.text(p.TRAN_TYPE) not in DECISIONS:
             return "bad_tran_type"
+
         group_needed = self.kind != SCHEDULE or p.PGROUP in self.first
         if group_needed and self.fitting(p.PGROUP, p.GROUP_PATTERN) is None:
             return "bad_producer_group"
+
         return self.operation_error() if self.kind == OP else self.message_error()
 
     def operation_error(self) -> str | None:
         if self.is_large():
             return "too_large"
-        offsets, ids = self.offsets(), self.ids()
+        offsets = self.offsets()
+        ids = self.ids()
         if offsets is None:
             return "bad_offsets"
         if p.UNIQ_KEY in self.first and (ids is None or len(ids) != len(offsets)):
@@ -107,15 +115,18 @@ class PlainRecord:
         id_needed = self.kind == HALF or p.UNIQ_KEY in self.first
         if id_needed and self.fitting(p.UNIQ_KEY, p.TRANSACTION_ID_PATTERN) is None:
             return "bad_transaction_id"
+
         topic = self.fitting(p.REAL_TOPIC, p.TOPIC_PATTERN)
         own = {*self.limits.topics.values(), *p.SYSTEM_REAL_TOPICS, ".", ".."}
         if topic is None or topic in own or topic.startswith(self.limits.check_topic_prefix):
             return "bad_real_topic"
+
         if self.kind == HALF and not self.is_alone():
             size = self.number(p.TRAN_SIZE, p.SMALL_NUMBER_PATTERN)
             seq = self.number(p.TRAN_SEQ, p.SMALL_NUMBER_PATTERN)
             if size is None or seq is None or not seq < size <= self.limits.messages_max:
                 return "bad_set"
+
         return "too_large" if self.is_large() else None
 
     def is_large(self) -> bool:
@@ -133,9 +144,10 @@ class PlainRecord:
         return [
             (name, text)
             for place, (name, content) in enumerate(self.headers)
-            if name not in p.RESERVED_HEADERS and names.index(name) == place
+            if name not in p.RESERVED_HEADERS
+            and names.index(name) == place
             and (text := text_of(content)) is not None
-        ]  # fmt: skip
+        ]
 
     def is_kept_raw(self, is_message: bool) -> bool:
         names = [name for name, _ in self.headers]
@@ -152,11 +164,13 @@ def plain_row(topic: str, value: bytes | None, headers: Headers | None, limits: 
     """Return a record's row but its place in Kafka; columns that it does not have are null."""
     r = PlainRecord(topic, value, headers or [], limits)
     error = r.error()
+
     is_message = r.is_wide and error is None
     is_cut = not r.is_wide and r.is_large()
     is_op, is_told = r.kind == OP, r.kind in (OP, ADMIN)
     seconds = r.number(p.CHECK_IMMUNITY, p.SMALL_NUMBER_PATTERN)
     in_set = r.kind == HALF and error is None and not r.is_alone()
+
     row: Row = dict.fromkeys(RECORDS.names) | {
         "kind": r.kind,
         "producer_group": r.fitting(p.PGROUP, p.GROUP_PATTERN),
@@ -169,6 +183,7 @@ def plain_row(topic: str, value: bytes | None, headers: Headers | None, limits: 
             else None
         ),
     }
+
     if is_message:
         row |= {
             "real_topic": r.text(p.REAL_TOPIC),
@@ -182,11 +197,14 @@ def plain_row(topic: str, value: bytes | None, headers: Headers | None, limits: 
             "born_at": None if r.is_beyond(p.BORN_TIMESTAMP) else r.instant(p.BORN_TIMESTAMP),
             "properties": r.properties(),
         }
+
     if in_set:
         row["tran_size"] = r.number(p.TRAN_SIZE, p.SMALL_NUMBER_PATTERN)
         row["tran_seq"] = r.number(p.TRAN_SEQ, p.SMALL_NUMBER_PATTERN)
+
     if is_op:
         row["from_check"] = r.text(p.FROM_CHECK) == "true"
+
     if is_op and not is_cut:
         row |= {
             "check_id": r.text(p.CHECK_ID),
@@ -197,8 +215,11 @@ def plain_row(topic: str, value: bytes | None, headers: Headers | None, limits: 
             row["decision"] = DECISIONS[r.text(p.TRAN_TYPE) or ""]
             row["half_offsets"] = r.offsets()
             row["transaction_ids"] = r.ids()
+
     if is_told and not is_cut:
         row |= {"actor": r.text(p.ACTOR), "reason": r.text(p.REASON)}
+
     if r.kind == ADMIN and not is_cut:
         row |= {"command": r.text(p.COMMAND), "target": r.text(p.TARGET)}
+
     return row

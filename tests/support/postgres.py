@@ -59,9 +59,14 @@ def postgres() -> Iterator[str]:
     try:
         run("initdb", "--username=shop", "--auth=trust", "--no-sync", "--encoding=UTF8")
         run(
-            "pg_ctl", "--wait", "--timeout=120", f"--log={folder / 'log'}", "start",
-            "-o", f"-c listen_addresses='' -c unix_socket_directories='{folder}' -c fsync=off",
-        )  # fmt: skip
+            "pg_ctl",
+            "--wait",
+            "--timeout=120",
+            f"--log={folder / 'log'}",
+            "start",
+            "-o",
+            f"-c listen_addresses='' -c unix_socket_directories='{folder}' -c fsync=off",
+        )
         try:
             yield f"host={folder} user=shop dbname=postgres"
         finally:

@@ -38,8 +38,10 @@ def alerts(_: str = "") -> str:
 def _alert(rule: Rule) -> str:
     alert = rule.alert
     lines = [f"      - alert: {alert_name(rule)}", f"        expr: {alert.expression}"]
+
     if alert.lasts:
         lines.append(f"        for: {alert.lasts}")
+
     lines += [
         "        labels:",
         f"          problem: {rule.name}",
@@ -48,6 +50,7 @@ def _alert(rule: Rule) -> str:
         f"          summary: {json.dumps(alert.summary)}",
         f"          runbook: docs/operator.md#{rule.name}",
     ]
+
     return "\n".join(lines) + "\n"
 
 
@@ -62,10 +65,9 @@ def operator_page(page: str) -> str:
 def metrics_page(page: str) -> str:
     """Return docs/metrics.md with its table of problems. Input: the page as it is."""
     rows = [
-        (f"`{r.name}`", f"`{r.alert.expression}`", r.alert.lasts or "at once",
-         f"`{alert_name(r)}`")
+        (f"`{r.name}`", f"`{r.alert.expression}`", r.alert.lasts or "at once", f"`{alert_name(r)}`")
         for r in RULES
-    ]  # fmt: skip
+    ]
     return _with_table(page, ("problem", "when", "for", "alert"), rows)
 
 

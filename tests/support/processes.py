@@ -40,6 +40,7 @@ class Process:
         is_quick = is_short_lived or is_test_run()  # what a test of bench/ measures says nothing
         quick = (f"{QUICK_JAVA} " if is_quick else "") + archive_options()
         java_options = f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {quick}{_JAVA_OPTIONS}{temp}"
+
         environment = {
             **{key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
             "TMPDIR": str(temp),
@@ -48,6 +49,7 @@ class Process:
             "PYTHONUNBUFFERED": "1",
             **(variables or {}),
         }
+
         command = [sys.executable, "-m", module, *arguments]
         with log.open("ab") as output:
             self._process = subprocess.Popen(
@@ -73,7 +75,8 @@ class Process:
 
     def has_said(self, *texts: str) -> bool:
         """Returns whether these texts stand in its log, in this order."""
-        said, at = self.log.read_text("utf-8", "replace"), 0
+        said = self.log.read_text("utf-8", "replace")
+        at = 0
         for text in texts:
             at = said.find(text, at)
             if at < 0:

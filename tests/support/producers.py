@@ -18,9 +18,12 @@ def options_of(settings: Settings, **more: Any) -> ProducerOptions:
     """Returns the options of a producer that sends to a job's topics."""
     kafka = settings.kafka
     return ProducerOptions(
-        half_topic=kafka.half_topic, op_topic=kafka.op_topic, schedule_topic=kafka.schedule_topic,
-        check_topic_prefix=kafka.check_topic_prefix, **more,
-    )  # fmt: skip
+        half_topic=kafka.half_topic,
+        op_topic=kafka.op_topic,
+        schedule_topic=kafka.schedule_topic,
+        check_topic_prefix=kafka.check_topic_prefix,
+        **more,
+    )
 
 
 class CommitsWhenAsked(TransactionListener):

@@ -63,8 +63,9 @@ class PublishedLake:
         for number, message in enumerate(messages):
             queue = message.pop("half_queue", number % 2)
             name = f"tx-{self.job.epoch}-{number}"
-            offsets[queue].append(self.job.half(**{"transaction_id": name, "queue": queue,
-                                                   **message}))  # fmt: skip
+            offsets[queue].append(
+                self.job.half(**{"transaction_id": name, "queue": queue, **message})
+            )
         for queue, these in offsets.items():
             if these and ended:
                 self.job.end(p.COMMIT, *these, queue=queue)
@@ -130,14 +131,23 @@ def offset_of(message: Any) -> int:
 
 def consumed(servers: str, topic: str, isolation: str = "read_committed") -> list[Any]:
     """Returns all records of a Kafka topic, up to its end."""
-    consumer = Consumer({
-        "bootstrap.servers": servers, "group.id": "reads-all", "enable.partition.eof": True,
-        "isolation.level": isolation, "enable.auto.commit": False,
-    })  # fmt: skip
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "reads-all",
+            "enable.partition.eof": True,
+            "isolation.level": isolation,
+            "enable.auto.commit": False,
+        }
+    )
+
     try:
         partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
         consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
-        open_partitions, read = set(partitions), []
+
+        open_partitions = set(partitions)
+        read = []
+
         while open_partitions:
             message = consumer.poll(60)
             assert message is not None, f"{topic}: nothing came of {open_partitions}"
@@ -148,6 +158,7 @@ def consumed(servers: str, topic: str, isolation: str = "read_committed") -> lis
                 open_partitions.discard(message.partition())
             else:
                 raise AssertionError(error.str())
+
         return read
     finally:
         consumer.close()

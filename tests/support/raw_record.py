@@ -27,11 +27,16 @@ def write_raw_record(
     """Write one record into a partition, whose leader is the one broker."""
     host, _, port = bootstrap_servers.partition(":")
     batch = _record_batch(value, headers)
-    body = b"".join([
-        struct.pack(">hhi", -1, -1, 10_000),  # no Kafka transaction, acks of all, timeout in ms
-        struct.pack(">i", 1), _text(topic),
-        struct.pack(">ii", 1, partition), struct.pack(">i", len(batch)), batch,
-    ])  # fmt: skip
+    body = b"".join(
+        [
+            struct.pack(">hhi", -1, -1, 10_000),  # no Kafka transaction, acks of all, timeout in ms
+            struct.pack(">i", 1),
+            _text(topic),
+            struct.pack(">ii", 1, partition),
+            struct.pack(">i", len(batch)),
+            batch,
+        ]
+    )
     request = struct.pack(">hhi", _PRODUCE, _PRODUCE_VERSION, 1) + _text("raw") + body
 
     with socket.create_connection((host, int(port)), timeout=20) as connection:

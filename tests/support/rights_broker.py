@@ -38,13 +38,17 @@ class RightsBroker(Broker):
     def __init__(self, folder: Path, users: Iterable[str]) -> None:
         users = "".join(f' user_{name}="{PASSWORD}"' for name in users)
         login = "org.apache.kafka.common.security.plain.PlainLoginModule"
-        super().__init__(folder, properties={
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "allow.everyone.if.no.acl.found": "false",
-            "super.users": "User:ANONYMOUS",
-            "listener.name.roles.sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.roles.plain.sasl.jaas.config": f"{login} required{users};",
-        })  # fmt: skip
+
+        super().__init__(
+            folder,
+            properties={
+                "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+                "allow.everyone.if.no.acl.found": "false",
+                "super.users": "User:ANONYMOUS",
+                "listener.name.roles.sasl.enabled.mechanisms": "PLAIN",
+                "listener.name.roles.plain.sasl.jaas.config": f"{login} required{users};",
+            },
+        )
 
     @property
     def roles_server(self) -> str:
@@ -65,9 +69,10 @@ class RightsBroker(Broker):
         self._properties |= {
             "listeners": f"{own},CONTROLLER://{HOST}:{self._ports[1]}",
             "advertised.listeners": own,
-            "listener.security.protocol.map":
-                "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT,ROLES:SASL_PLAINTEXT",
-        }  # fmt: skip
+            "listener.security.protocol.map": (
+                "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT,ROLES:SASL_PLAINTEXT"
+            ),
+        }
         return super()._prepare(java_command)
 
     def configure(self, line: str) -> None:
@@ -105,23 +110,36 @@ class RightsBroker(Broker):
 def _parts(rows: Iterable[dict[str, Any]]) -> list[tuple[Any, ...]]:
     """Return what makes a binding of each operation of the rows."""
     return [
-        (ResourceType[row["kind"].upper()], row["name"],
-         ResourcePatternType["PREFIXED" if row["is_prefix"] else "LITERAL"],
-         row["principal"], "*", AclOperation[operation], AclPermissionType.ALLOW)
-        for row in rows for operation in row["operations"]
-    ]  # fmt: skip
+        (
+            ResourceType[row["kind"].upper()],
+            row["name"],
+            ResourcePatternType["PREFIXED" if row["is_prefix"] else "LITERAL"],
+            row["principal"],
+            "*",
+            AclOperation[operation],
+            AclPermissionType.ALLOW,
+        )
+        for row in rows
+        for operation in row["operations"]
+    ]
 
 
 def _held(admin: AdminClient) -> set[tuple[object, ...]]:
     everything = AclBindingFilter(
-        restype=ResourceType.ANY, resource_pattern_type=ResourcePatternType.ANY,
-        operation=AclOperation.ANY, permission_type=AclPermissionType.ANY, **_ANY,
-    )  # fmt: skip
+        restype=ResourceType.ANY,
+        resource_pattern_type=ResourcePatternType.ANY,
+        operation=AclOperation.ANY,
+        permission_type=AclPermissionType.ANY,
+        **_ANY,
+    )
     return {_key(one) for one in admin.describe_acls(everything).result(60)}
 
 
 def _key(binding: AclBinding | AclBindingFilter) -> tuple[object, ...]:
     return (
-        binding.restype, binding.name, binding.resource_pattern_type, binding.principal,
+        binding.restype,
+        binding.name,
+        binding.resource_pattern_type,
+        binding.principal,
         binding.operation,
-    )  # fmt: skip
+    )

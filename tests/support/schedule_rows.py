@@ -38,10 +38,14 @@ def spread(chance: random.Random, count: int, first: int = 0, queue_id: int = 4)
     """Return records for all minutes of a day, in no order."""
     minutes = [chance.randrange(1_440) for _ in range(count)]
     return [
-        {"queue_id": queue_id, "queue_offset": first + n, "stored_at": START_AT,
-         "deliver_at": START_AT + minute * MINUTE_MS}
+        {
+            "queue_id": queue_id,
+            "queue_offset": first + n,
+            "stored_at": START_AT,
+            "deliver_at": START_AT + minute * MINUTE_MS,
+        }
         for n, minute in enumerate(minutes)
-    ]  # fmt: skip
+    ]
 
 
 def groups_read(lake: Lake, named: pa.Table, due: tuple[int, int] | None) -> list[int]:

@@ -38,6 +38,9 @@ def make_producer(
     **options: Any,
 ) -> TransactionProducer:
     return TransactionProducer(
-        topics.bootstrap_servers, "shop", listener, options=topics.options(**options),
+        topics.bootstrap_servers,
+        "shop",
+        listener,
+        options=topics.options(**options),
         client=client,
-    )  # fmt: skip
+    )

@@ -76,11 +76,13 @@ class SecureBroker(Broker):
         plain = f"BROKER://{self.bootstrap_servers}"
         kinds = ["BROKER:PLAINTEXT", "CONTROLLER:PLAINTEXT"]
         kinds += [f"{name}:{'SASL_SSL' if _is_sasl(name) else 'SSL'}" for name in LISTENERS]
+
         self._properties |= {
             "listeners": ",".join([plain, *ours, f"CONTROLLER://{HOST}:{self._ports[1]}"]),
             "advertised.listeners": ",".join([plain, *ours]),
             "listener.security.protocol.map": ",".join(kinds),
         }
+
         java, *options = super()._prepare(java_command)
         return [
             java,
@@ -94,6 +96,7 @@ class SecureBroker(Broker):
             OTHER_HOST: self.authority.issue("elsewhere", ("elsewhere.example",)),
             EXPIRED: self.authority.issue("broker of old", LOOPBACK, days=-1),
         }
+
         escaped = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
         properties: dict[str, str | int] = {
             "connections.max.reauth.ms": self._reauth_ms,
@@ -112,11 +115,13 @@ class SecureBroker(Broker):
             "listener.name.oauthbearer.sasl.oauthbearer.jwks.endpoint.url": self._tokens.keys_url,
             "listener.name.oauthbearer.sasl.oauthbearer.expected.audience": "kafka",
         }
+
         for name in LISTENERS:
             prefix = f"listener.name.{name.lower()}."
             file = self._written(name, own.get(name, good))
             properties[f"{prefix}ssl.keystore.type"] = "PEM"
             properties[f"{prefix}ssl.keystore.location"] = str(file)
+
             if _is_sasl(name):
                 mechanism = name.replace("_", "-")
                 properties[f"{prefix}sasl.enabled.mechanisms"] = mechanism

@@ -32,7 +32,8 @@ def shrink(world: Row, difference: Callable[[Row], Row | None]) -> tuple[Row, Ro
     kept = _places(world)
     size = max(1, len(kept) // 2)
     while True:
-        start, before = 0, len(kept)
+        start = 0
+        before = len(kept)
         while start < len(kept):
             fewer = kept[:start] + kept[start + size :]
             different = fails(_with_rows(world, fewer))
@@ -49,7 +50,8 @@ def shrink(world: Row, difference: Callable[[Row], Row | None]) -> tuple[Row, Ro
         is_empty = not any(world["epochs"][number][kind] for kind in KINDS)
         different = fails({**world, "epochs": epochs}) if is_empty else None
         if different:
-            world, found = {**world, "epochs": epochs}, different
+            world = {**world, "epochs": epochs}
+            found = different
     return world, found
 
 
@@ -58,8 +60,9 @@ def describe(world: Row, found: Row) -> str:
     lines = [f"seed {world['seed']}", f"parameters {json.dumps(world['parameters'])}"]
     for number, epoch in enumerate(world["epochs"]):
         lines.append(f"epoch {number} at {epoch['at']}")
-        lines += [f"  {kind}: {json.dumps(row)}" for kind in ("queues", *KINDS)
-                  for row in epoch[kind]]  # fmt: skip
+        lines += [
+            f"  {kind}: {json.dumps(row)}" for kind in ("queues", *KINDS) for row in epoch[kind]
+        ]
     return "\n".join([*lines, "differs:", json.dumps(found, indent=1)])
 
 

@@ -32,6 +32,7 @@ def conf_of(settings: Settings, store: Mapping[str, str] | None = None) -> str:
     """
     kafka = settings.kafka
     topics = {f"{kind}_topic": name for kind, name in kafka.topics().items()}
+
     sections: dict[str, Mapping[str, Any]] = {
         "lake": {"path": settings.lake.path},
         "lake.store": store or {},
@@ -46,6 +47,7 @@ def conf_of(settings: Settings, store: Mapping[str, str] | None = None) -> str:
         "log": asdict(settings.log),
         "spark": settings.spark,
     }
+
     lines = []
     for section, values in sections.items():
         lines.append(f"[{section}]")
@@ -67,7 +69,7 @@ class Drivers:
         self._numbers = itertools.count(1)
         self._processes: list[Process] = []
         self._wire = KafkaWriter(settings)
-        self._lake = Lake(settings.lake.place())
+        self._lake = Lake(settings.lake.location())
 
     def start(self, *options: str) -> Process:
         """Starts a driver. Input: options of `txlake run`."""
@@ -113,10 +115,13 @@ class Drivers:
         lake = self._lake
         if not lake.exists():
             return []
+
         ids = lake.read("catalog", ["table_id"])["table_id"].to_pylist()
         tables = [f"topics/{table_id}" for table_id in ids]
+
         states = lake.read("epochs", ["epoch", "state"]).to_pylist()
         committed = {row["epoch"] for row in states if row["state"] == "committed"}
+
         return [
             row["body"].decode()
             for table in filter(lake.is_table, tables)
@@ -127,14 +132,16 @@ class Drivers:
     def wait_for_sent(self, deadline_s: float = DEADLINE_S) -> None:
         """Waits until all that was sent is delivered; fails if a message is there twice."""
         wait_until(
-            lambda: len(self.delivered()) >= len(self.sent), "all that was sent", deadline_s,
+            lambda: len(self.delivered()) >= len(self.sent),
+            "all that was sent",
+            deadline_s,
             seen=lambda: [self.delivered(), self._processes[-1].log.read_text()[-2_000:]],
-        )  # fmt: skip
+        )
         assert sorted(self.delivered()) == sorted(self.sent)
 
     def owners(self) -> list[str]:
         """Returns who has planned each epoch, from the first on."""
-        rows = Lake(self.settings.lake.place()).read("epochs", ["epoch", "state", "owner"])
+        rows = Lake(self.settings.lake.location()).read("epochs", ["epoch", "state", "owner"])
         planned = [row for row in rows.to_pylist() if row["state"] == "planned"]
         return [row["owner"] for row in sorted(planned, key=lambda row: int(row["epoch"]))]
 
@@ -150,7 +157,7 @@ class Drivers:
     def check(self) -> None:
         """Checks that each message is there once, and the invariants of the lake."""
         assert sorted(self.delivered()) == sorted(self.sent)
-        report = verify(Lake(self.settings.lake.place()))
+        report = verify(Lake(self.settings.lake.location()))
         assert {f.invariant.name: f.rows for f in report.findings if f.violations} == {}
 
     def end(self) -> None:

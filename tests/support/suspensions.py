@@ -82,20 +82,19 @@ class LightStory(CrashScenario):
     def rig(self, folder: Path, watch: FaultPoints | None = None, **stream: Any) -> EpochHarness:
         """Returns the epochs of a lake, for a process that lands without Spark."""
         assert not stream
-        settings, watch = self.of(folder), watch or FaultPoints()
-        lake = watch.lake(settings.lake.place(), is_driver=True)
+        settings = self.of(folder)
+        watch = watch or FaultPoints()
+        lake = watch.lake(settings.lake.location(), is_driver=True)
         return EpochHarness(None, settings, lake, watch.asker, f"process-{os.getpid()}")
 
     def send_more(self) -> None:
         """Sends what the last ten epochs land, and remembers where each epoch ends."""
-        wire, kafka = (
-            KafkaWriter(self.settings),
-            KafkaAdmin(self.settings, self.settings.kafka.topics()),
-        )
+        wire = KafkaWriter(self.settings)
+        kafka = KafkaAdmin(self.settings, self.settings.kafka.topics())
         for number in range(3, LAST + 1):
             if number > 3:
                 wire.end(COMMIT, wire.half(f"more{number}", body=b"more"))
-            self.ends[number] = kafka.end_offsets(kafka.places())
+            self.ends[number] = kafka.end_offsets(kafka.partitions())
 
     def go_on(self, rig: EpochHarness, to_epoch: int) -> None:
         """Runs what is left of the story, from wherever the lake is."""
@@ -147,17 +146,21 @@ def require_no_more_writes(story: LightStory, reference: Rows, write: str, mode:
     name = f"{write} {mode}".replace("/", "-").replace(" ", "-")
     folder = story.copied(name)
     watch = Suspension(write, mode)
+
     with driver(story.log(f"{name}-1"), _run_all, story, folder, watch) as first:
         first.wait_until_stopped()
         with driver(story.log(f"{name}-2"), _run_all, story, folder) as second:
             second.require_end(0)
+
         logs = _logs(folder)
         first.go_on()
         first.require_end(1)
         said = first.said().strip()
+
     assert _logs(folder) == logs, "the first driver wrote on"
     _require_same(folder, reference)
     shutil.rmtree(folder)
+
     return said
 
 
@@ -167,18 +170,24 @@ def require_no_deletion(story: LightStory, reference: Rows) -> str:
     Output: what the driver said in the end.
     """
     folder = story.copied("vacuum")
+
     with driver(story.log("vacuum-1"), _maintain, story, folder) as first:
         first.wait_until_stopped()
         with driver(story.log("vacuum-2"), _run_all, story, folder) as second:
             second.require_end(0)
-        logs, files = _logs(folder), parquet_files(folder)
+
+        logs = _logs(folder)
+        files = parquet_files(folder)
+
         first.go_on()
         first.require_end(1)
         said = first.said().strip()
+
     assert parquet_files(folder) == files
     assert _logs(folder) == logs
     _require_same(folder, reference)
     _require_sound(story, folder)
+
     shutil.rmtree(folder)
     return said
 
@@ -232,11 +241,13 @@ def _maintain(story: LightStory, folder: Path) -> None:
     with story.rig(folder) as rig:
         rig.start()
         story.go_on(rig, 3)
-        owner, settings = rig.owner, story.of(folder)
-    lake = Lake(settings.lake.place(), is_driver=True)
+        owner = rig.owner
+        settings = story.of(folder)
+    lake = Lake(settings.lake.location(), is_driver=True)
     election = Election(settings.kafka, lake.path, owner)  # the lake alone is asked
     owned = Leadership(lake, owner, election, threading.Event()).require_newest_plan_is_ours
-    plan, delete = read_progress(lake).last, Maintenance._delete
+    plan = read_progress(lake).last
+    delete = Maintenance._delete
     assert plan is not None
 
     def stop_and_delete(self: Maintenance, folder: Any, paths: list[str]) -> None:

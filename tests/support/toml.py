@@ -8,7 +8,8 @@ from typing import Any
 
 def toml_of(values: dict[str, Any], above: str = "") -> str:
     """Return values as TOML; JSON's texts, numbers and lists are TOML's, too."""
-    lines, sections = [], []
+    lines = []
+    sections = []
     for key, value in values.items():
         if isinstance(value, dict):
             sections.append(f"[{above}{key}]\n{toml_of(value, f'{above}{key}.')}")

@@ -51,16 +51,24 @@ class TransactionTopics:
 
     def options(self, **options: Any) -> ProducerOptions:
         return ProducerOptions(
-            half_topic=self.half, op_topic=self.op, schedule_topic=self.schedule,
-            check_topic_prefix=self.check_prefix, **options,
-        )  # fmt: skip
+            half_topic=self.half,
+            op_topic=self.op,
+            schedule_topic=self.schedule,
+            check_topic_prefix=self.check_prefix,
+            **options,
+        )
 
     def records(self, topic: str) -> list[Record]:
         """Read everything a topic holds now, by partition and offset."""
-        consumer = Consumer({
-            "bootstrap.servers": self.bootstrap_servers, "group.id": "test",
-            "enable.auto.commit": False, "fetch.wait.max.ms": 10,
-        })  # fmt: skip
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap_servers,
+                "group.id": "test",
+                "enable.auto.commit": False,
+                "fetch.wait.max.ms": 10,
+            }
+        )
+
         try:
             ends = {}
             for partition in consumer.list_topics(topic, timeout=10).topics[topic].partitions:
@@ -68,14 +76,17 @@ class TransactionTopics:
                 low, high = consumer.get_watermark_offsets(at, timeout=10)
                 if low < high:
                     ends[partition] = high
+
             consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])
             records = []
+
             while ends:
                 message = consumer.poll(10)
                 assert message is not None, f"{topic}: {ends} were not reached"
                 assert message.error() is None, message.error()
                 record = _record(message)
                 records.append(record)
+
                 if record.offset + 1 >= ends.get(record.partition, 0):
                     ends.pop(record.partition, None)
             return sorted(records, key=lambda record: (record.partition, record.offset))
@@ -90,22 +101,34 @@ class TransactionTopics:
         return records
 
     def ask(
-        self, group: str, half: tuple[int, str], transaction_id: str,
-        body: bytes | None = b"body", **extra: str,
-    ) -> None:  # fmt: skip
+        self,
+        group: str,
+        half: tuple[int, str],
+        transaction_id: str,
+        body: bytes | None = b"body",
+        **extra: str,
+    ) -> None:
         """Send a check, as the reconciler does: (half queue, half offsets)."""
         headers = {
-            protocol.PGROUP: group, protocol.UNIQ_KEY: transaction_id,
-            protocol.REAL_TOPIC: "orders", protocol.HALF_QUEUE_ID: str(half[0]),
-            protocol.HALF_QUEUE_OFFSET: half[1], protocol.CHECK_TIMES: "1",
-            protocol.CHECK_ID: f"{half[0]}-{half[1]}-0-1", **extra,
-        }  # fmt: skip
+            protocol.PGROUP: group,
+            protocol.UNIQ_KEY: transaction_id,
+            protocol.REAL_TOPIC: "orders",
+            protocol.HALF_QUEUE_ID: str(half[0]),
+            protocol.HALF_QUEUE_OFFSET: half[1],
+            protocol.CHECK_TIMES: "1",
+            protocol.CHECK_ID: f"{half[0]}-{half[1]}-0-1",
+            **extra,
+        }
+
         producer = Producer({"bootstrap.servers": self.bootstrap_servers})
         errors: list[KafkaError | None] = []
+
         producer.produce(
-            self.check_prefix + group, body, headers=list(headers.items()),
+            self.check_prefix + group,
+            body,
+            headers=list(headers.items()),
             on_delivery=lambda error, _record: errors.append(error),
-        )  # fmt: skip
+        )
         producer.flush(10)
         assert errors == [None]
 
@@ -113,6 +136,9 @@ class TransactionTopics:
 def _record(message: Any) -> Record:
     headers = message.headers() or []
     return Record(
-        message.partition(), message.offset(), message.value(),
-        [name for name, _ in headers], {name: value.decode() for name, value in headers},
-    )  # fmt: skip
+        message.partition(),
+        message.offset(),
+        message.value(),
+        [name for name, _ in headers],
+        {name: value.decode() for name, value in headers},
+    )

@@ -64,8 +64,12 @@ def vectors() -> dict[str, Any]:
         "group": cases.GROUP,
         "keys": dict(cases.SECRETS),
         "half_queues": [
-            {"topic": topic, "queue_id": queue_id, "half_queues": count,
-             "half_queue": half_queue_for(topic, queue_id, count)}
+            {
+                "topic": topic,
+                "queue_id": queue_id,
+                "half_queues": count,
+                "half_queue": half_queue_for(topic, queue_id, count),
+            }
             for topic, queue_id, count in cases.HALF_QUEUES
         ],
         "ordering_keys": [
@@ -75,7 +79,7 @@ def vectors() -> dict[str, Any]:
         "halves": [half_vector(case) for case in cases.HALVES],
         "operations": [operation_vector(case) for case in cases.OPERATIONS],
         "checks": [check_vector(case) for case in cases.CHECKS],
-    }  # fmt: skip
+    }
 
 
 def to_json_value(value: bytes | str | None) -> Any:
@@ -134,9 +138,13 @@ def _line(value: Any) -> str:
 def decoded(kind: str, queue_id: int, value: bytes | None, headers: list[Header]) -> pa.Table:
     """Returns the row that the job lands of a record, with `is_signed`."""
     record = {
-        "topic": TOPICS[kind], "partition": queue_id, "offset": 17, "timestamp": instant(1_000),
-        "value": value, "headers": [{"key": name, "value": data} for name, data in headers],
-    }  # fmt: skip
+        "topic": TOPICS[kind],
+        "partition": queue_id,
+        "offset": 17,
+        "timestamp": instant(1_000),
+        "value": value,
+        "headers": [{"key": name, "value": data} for name, data in headers],
+    }
     rows = decode_rows(pa.Table.from_pylist([record], schema=KAFKA), LIMITS)
     return with_verification(rows, SECURITY) if kind == OP else rows
 
@@ -145,13 +153,25 @@ def half_vector(case: cases.HalfCase) -> dict[str, Any]:
     """Returns a half message, and what the job reads of it."""
     headers = [*case.headers]
     row = decoded(HALF, 2, case.value, headers).to_pylist()[0]
+
     columns = (
-        "producer_group", "transaction_id", "real_topic", "real_queue_id", "keys", "tags",
-        "delay_level", "delay_ms", "immunity_ms", "tran_size", "tran_seq",
-    )  # fmt: skip
+        "producer_group",
+        "transaction_id",
+        "real_topic",
+        "real_queue_id",
+        "keys",
+        "tags",
+        "delay_level",
+        "delay_ms",
+        "immunity_ms",
+        "tran_size",
+        "tran_seq",
+    )
+
     reads = {name: row[name] for name in columns if row[name] is not None}
     if row["error"] is None:
         reads["properties"] = dict(row["properties"] or ())
+
     return {
         "why": case.why,
         "value": to_json_value(case.value),
@@ -166,7 +186,10 @@ def operation_vector(case: cases.OperationCase) -> dict[str, Any]:
     headers: list[Header] = [(name, value.encode()) for name, value in case.headers]
     text = None
     if case.key is not None:
-        key, queue_id, value, signed = KEYS[case.key], case.queue_id, case.value, dict(headers)
+        key = KEYS[case.key]
+        queue_id = case.queue_id
+        value = case.value
+        signed = dict(headers)
         text = signed_text(key, operation_fields(queue_id, value, signed))
         signature = sign_operation(key, queue_id, value, signed)
         headers.append((p.SIG, signature.encode()))
@@ -193,14 +216,21 @@ def check_vector(case: cases.CheckCase) -> dict[str, Any]:
     `message` is null, and `answer` too, if a client passes the record over.
     """
     half = {
-        "keys": case.keys, "tags": case.tags, "properties": (),
+        "keys": case.keys,
+        "tags": case.tags,
+        "properties": (),
         "raw_headers": [{"key": name, "value": value} for name, value in case.users],
-    }  # fmt: skip
+    }
     row = {
-        "queue_id": 2, "queue_offset": case.offsets[0], "arm": 0, "check_times": 1,
-        "producer_group": case.group, "transaction_id": "tx1", "real_topic": "orders",
+        "queue_id": 2,
+        "queue_offset": case.offsets[0],
+        "arm": 0,
+        "check_times": 1,
+        "producer_group": case.group,
+        "transaction_id": "tx1",
+        "real_topic": "orders",
         "half_offsets": list(case.offsets),
-    }  # fmt: skip
+    }
     headers: list[Header] = _headers(_Attempt(row, [], half), case.is_body_omitted)  # type: ignore
     headers = [header for header in headers if header[0] not in case.missing]
     value = case.value
@@ -238,8 +268,10 @@ def _answer(message: Any, keys: list[SigningKey]) -> dict[str, Any]:
     """Returns the operation that answers COMMIT."""
     extra = [(p.FROM_CHECK, "true"), (p.CHECK_ID, message.check_id)]
     ids = [message.transaction_id] * len(message.queue_offsets)
+
     headers = p.operation_headers(cases.GROUP, p.COMMIT, ids, extra)
     value = p.operation_body(message.queue_offsets)
+
     if keys:
         signature = sign_operation(keys[0], message.queue_id, value, dict(headers))
         headers.append((p.SIG, signature.encode()))

@@ -38,9 +38,17 @@ def test_a_figure_is_measured_and_reported_with_all_that_explains_it(
 
     written = json.loads((tmp_path / "report" / JSON_NAME).read_text("utf-8"))
     assert set(written) == {
-        "size", "date", "commit", "machine", "versions", "parameters", "seconds", "load", "figures",
+        "size",
+        "date",
+        "commit",
+        "machine",
+        "versions",
+        "parameters",
+        "seconds",
+        "load",
+        "figures",
         "failed",
-    }  # fmt: skip
+    }
     assert written["failed"] == {}
     assert written["parameters"]["drain_transactions"] == TINY.drain_transactions
     assert {"cores", "memory_gib", "processor"} <= set(written["machine"])
@@ -48,9 +56,19 @@ def test_a_figure_is_measured_and_reported_with_all_that_explains_it(
 
     drain, driver = written["figures"]
     assert set(drain) == {
-        "name", "value", "unit", "how", "better", "must", "aim", "samples", "details",
-        "parameters", "plots", "verdict",
-    }  # fmt: skip
+        "name",
+        "value",
+        "unit",
+        "how",
+        "better",
+        "must",
+        "aim",
+        "samples",
+        "details",
+        "parameters",
+        "plots",
+        "verdict",
+    }
     assert drain["value"] > 0
     assert len(drain["samples"]) == drain["details"]["epochs"]
     assert {"gather", "decide", "apply"} <= set(drain["details"]["step_s"])

@@ -108,8 +108,11 @@ class Copy:
         return found + compare_raw(self.lake, facts, self.raw_journal)
 
     def promise(self, kind: str, is_set: bool = False) -> Promise:
-        return next(one for one in self.raw_journal.promises()
-                    if one.kind == kind and one.facts.get("is_set", False) == is_set)  # fmt: skip
+        return next(
+            one
+            for one in self.raw_journal.promises()
+            if one.kind == kind and one.facts.get("is_set", False) == is_set
+        )
 
     def turn_to_promised(self, is_set: bool = False) -> None:
         self.turn_to(RAW_TOPIC, self.promise(DELIVERED, is_set).ids[-1])
@@ -117,7 +120,8 @@ class Copy:
     def turn_to(self, topic: str, keys: str | None = None) -> None:
         catalog = self.lake.read("catalog").to_pylist()
         (table_id,) = {row["table_id"] for row in catalog if row["topic"] == topic}
-        self.topic, self.table = topic, f"topics/{table_id}"
+        self.topic = topic
+        self.table = f"topics/{table_id}"
         rows = self.lake.read(self.table)
         if keys is not None:
             rows = rows.filter(pc.equal(rows["keys"], keys))
@@ -261,14 +265,20 @@ def commits_what_nobody_ended(copy: Copy) -> None:
     [
         (commits_more, "message more of committed transaction more-id is delivered 0 times"),
         (rolled_back_after_all, "message {keys} was never committed, but is in"),
-        (drops_a_message, "message {keys} of committed transaction {transaction_id} is delivered "
-         "0 times"),
-        (delivers_twice, "message {keys} of committed transaction {transaction_id} is delivered "
-         "2 times"),
+        (
+            drops_a_message,
+            "message {keys} of committed transaction {transaction_id} is delivered 0 times",
+        ),
+        (
+            delivers_twice,
+            "message {keys} of committed transaction {transaction_id} is delivered 2 times",
+        ),
         (gives_an_offset_twice, "{queue_id}-{queue_offset} (epoch {epoch}) stands where"),
         (changes_a_body, "message {keys} of committed transaction {transaction_id} differs in"),
-        (decides_otherwise, "of transaction {transaction_id} is ROLLED_BACK; the journal has "
-         "COMMIT"),
+        (
+            decides_otherwise,
+            "of transaction {transaction_id} is ROLLED_BACK; the journal has COMMIT",
+        ),
         (asks_too_often, "was asked about as number [1, 1"),
         (hides_a_message_from_the_consumer, "the consumer never saw message {keys} at"),
         (hides_all_from_the_consumer, "the consumer never saw message"),
@@ -283,7 +293,7 @@ def commits_what_nobody_ended(copy: Copy) -> None:
         (reads_what_cannot_be_read, "unreadable: {id} of story"),
         (commits_what_nobody_ended, "was never committed, but is in {real_topic}"),
     ],
-)  # fmt: skip
+)
 def test_a_difference_is_named(
     run_folder: tuple[Path, dict[str, Any]],
     tmp_path: Path,

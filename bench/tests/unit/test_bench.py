@@ -37,9 +37,15 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.mark.parametrize(
     ("better", "value", "verdict"),
-    [("less", 1.1, REACHED), ("less", 1.11, MET), ("less", 1.3, MET), ("less", 1.31, MISSED),
-     ("more", 0.9, MISSED), ("less", None, MISSED)],
-)  # fmt: skip
+    [
+        ("less", 1.1, REACHED),
+        ("less", 1.11, MET),
+        ("less", 1.3, MET),
+        ("less", 1.31, MISSED),
+        ("more", 0.9, MISSED),
+        ("less", None, MISSED),
+    ],
+)
 def test_a_verdict_compares_with_must_and_aim(better: str, value: float, verdict: str) -> None:
     must, aim = (1.3, 1.1) if better == "less" else (1.0, 2.0)
     assert Figure("f", value, "s", "how", better, must, aim).verdict == verdict  # type: ignore[arg-type]
@@ -150,7 +156,8 @@ def test_epoch_times_come_from_the_rows_of_an_epoch(tmp_path: Path) -> None:
         steps = {"gather": 150, "wait": 50, "decide": 300}
         planned = planned_row(plan(epoch), began + dt.timedelta(milliseconds=200))
         lake.append("epochs", planned)
-        ended, halves = began + dt.timedelta(milliseconds=500 * epoch), {"landed_half": 4}
+        ended = began + dt.timedelta(milliseconds=500 * epoch)
+        halves = {"landed_half": 4}
         lake.append("epochs", committed_row(plan(epoch), ended, halves, steps, {}, {}))
     lake.append("epochs", planned_row(plan(3), instant(90_000)))  # not committed: left out
 
@@ -178,15 +185,23 @@ def test_a_message_is_readable_when_its_commit_is_there(tmp_path: Path) -> None:
 
 def test_sparks_jobs_are_added_up_by_what_they_were_for(tmp_path: Path) -> None:
     task = {
-        "Executor Run Time": 70, "Executor CPU Time": 50_000_000, "JVM GC Time": 5,
+        "Executor Run Time": 70,
+        "Executor CPU Time": 50_000_000,
+        "JVM GC Time": 5,
         "Input Metrics": {"Records Read": 9},
-    }  # fmt: skip
+    }
+
     events = [
-        {"Event": "SparkListenerJobStart", "Job ID": 0, "Submission Time": 100,
-         "Stage Infos": [{"Stage ID": 0, "Stage Name": "toArrow at gather.py"}]},
+        {
+            "Event": "SparkListenerJobStart",
+            "Job ID": 0,
+            "Submission Time": 100,
+            "Stage Infos": [{"Stage ID": 0, "Stage Name": "toArrow at gather.py"}],
+        },
         {"Event": "SparkListenerTaskEnd", "Stage ID": 0, "Task Metrics": task},
         {"Event": "SparkListenerJobEnd", "Job ID": 0, "Completion Time": 180},
-    ]  # fmt: skip
+    ]
+
     log = tmp_path / "app"
     log.write_text("\n".join(map(json.dumps, events)), "utf-8")
     *_, line = summarize([log]).splitlines()

@@ -62,18 +62,31 @@ def test_a_row_says_how_far_the_consumer_was_behind() -> None:
 
 
 def test_a_round_counts_if_both_sides_did_their_turn() -> None:
-    turns = [turn(OURS, 1, 9.0), turn(PEER, 1, 3.0), turn(PEER, 2, 3.0), turn(OURS, 3, 8.0),
-             turn(PEER, 3, 4.0), turn(OURS, 2, 7.0, size=2_048)]  # fmt: skip
+    turns = [
+        turn(OURS, 1, 9.0),
+        turn(PEER, 1, 3.0),
+        turn(PEER, 2, 3.0),
+        turn(OURS, 3, 8.0),
+        turn(PEER, 3, 4.0),
+        turn(OURS, 2, 7.0, size=2_048),
+    ]
     assert [(a.number, a.rate, b.rate) for a, b in pairs(turns, 256)] == [(1, 9, 3), (3, 8, 4)]
     assert pairs(turns, 2_048) == []
     assert figures(turns, 2_048, {}) == []
 
 
 def test_a_ratio_is_the_median_of_the_rounds_not_the_ratio_of_the_medians() -> None:
-    turns = [turn(OURS, 1, 20_000.0), turn(PEER, 1, 10_000.0),
-             turn(OURS, 2, 30_000.0, cores=1.5), turn(PEER, 2, 10_000.0),
-             turn(OURS, 3, 40_000.0), turn(PEER, 3, 40_000.0)]  # fmt: skip
+    turns = [
+        turn(OURS, 1, 20_000.0),
+        turn(PEER, 1, 10_000.0),
+        turn(OURS, 2, 30_000.0, cores=1.5),
+        turn(PEER, 2, 10_000.0),
+        turn(OURS, 3, 40_000.0),
+        turn(PEER, 3, 40_000.0),
+    ]
+
     rate, processor = figures(turns, 256, {"rounds": 3})
+
     assert (rate.value, list(rate.samples)) == (2.0, [2.0, 3.0, 1.0])
     assert (processor.value, list(processor.samples)) == (2.0, [2.0, 4.0, 1.0])
     assert rate.details["RocketMQ, tx/s by round"] == [10_000, 10_000, 40_000]

@@ -32,12 +32,19 @@ WHOLE = Published(
 def facts() -> Facts:
     messages = {
         topic: [
-            {"queue_id": 0, "queue_offset": offset, "body": f"{topic}{offset}".encode(),
-             "producer_group": "g", "transaction_id": name, "epoch": 1}
+            {
+                "queue_id": 0,
+                "queue_offset": offset,
+                "body": f"{topic}{offset}".encode(),
+                "producer_group": "g",
+                "transaction_id": name,
+                "epoch": 1,
+            }
             for offset, name in rows
         ]
         for topic, rows in ROWS.items()
-    }  # fmt: skip
+    }
+
     return Facts([], {}, [], [], set(), messages)
 
 
@@ -48,17 +55,20 @@ def progress(topic: str, next_offset: int) -> TopicProgress:
 def seen(folder: Path, published: Published) -> SeenInKafka:
     """Return a consumer that saw all that is published."""
     journal = SeenInKafka(folder / "seen.sqlite")
-    journal.add([
-        SimpleNamespace(
-            topic=lambda topic=topic: f"{PUBLISHED_PREFIX}{topic}",
-            partition=lambda queue_id=queue_id: queue_id,
-            offset=lambda number=number: number,
-            value=lambda value=value: value,
-            headers=lambda offset=offset: [(p.QUEUE_OFFSET, str(offset).encode())],
-        )
-        for (topic, queue_id), records in published.records.items()
-        for number, (offset, value) in enumerate(records)
-    ])  # fmt: skip
+
+    journal.add(
+        [
+            SimpleNamespace(
+                topic=lambda topic=topic: f"{PUBLISHED_PREFIX}{topic}",
+                partition=lambda queue_id=queue_id: queue_id,
+                offset=lambda number=number: number,
+                value=lambda value=value: value,
+                headers=lambda offset=offset: [(p.QUEUE_OFFSET, str(offset).encode())],
+            )
+            for (topic, queue_id), records in published.records.items()
+            for number, (offset, value) in enumerate(records)
+        ]
+    )
     return journal
 
 

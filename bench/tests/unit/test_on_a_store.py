@@ -84,9 +84,10 @@ def test_the_settings_of_a_lake_on_a_store_name_its_keys_by_file_alone(tmp_path:
     conf.write_text(toml({"lake": store.section("orders"), "kafka": KAFKA}))
 
     assert keys.secret_access_key not in conf.read_text()
-    place = load(conf).lake.place()
-    assert place == parse({"lake": store.section("orders"), "kafka": KAFKA}, "here").lake.place()
-    assert place.options["secret_access_key"] == keys.secret_access_key
-    assert place.options["endpoint"] == "http://127.0.0.1:1"
-    assert place.options["allow_http"] == "true"
-    assert store.folder(place.path) == store.server.bucket_folder("lakes") / "orders"
+    location = load(conf).lake.location()
+    expected = parse({"lake": store.section("orders"), "kafka": KAFKA}, "here")
+    assert location == expected.lake.location()
+    assert location.options["secret_access_key"] == keys.secret_access_key
+    assert location.options["endpoint"] == "http://127.0.0.1:1"
+    assert location.options["allow_http"] == "true"
+    assert store.folder(location.path) == store.server.bucket_folder("lakes") / "orders"

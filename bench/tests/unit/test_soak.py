@@ -101,7 +101,7 @@ def test_stories_that_are_being_told_do_not_become_more() -> None:
 
 def test_records_of_a_minute_have_its_instants_and_the_next_offsets() -> None:
     _, kafka = _told(50)
-    ends = kafka.end_offsets(kafka.places())
+    ends = kafka.end_offsets(kafka.partitions())
 
     rows = kafka.take().to_pylist()
 
@@ -116,8 +116,15 @@ def test_records_of_a_minute_have_its_instants_and_the_next_offsets() -> None:
 
 def test_a_check_is_answered_in_the_next_minute() -> None:
     traffic, kafka = _told(1)
-    traffic.asked({p.PGROUP: SHOP, p.HALF_QUEUE_ID: "1", p.HALF_QUEUE_OFFSET: "7,8",
-                   p.UNIQ_KEY: "tx", p.CHECK_ID: "1-7-0-1"})  # fmt: skip
+    traffic.asked(
+        {
+            p.PGROUP: SHOP,
+            p.HALF_QUEUE_ID: "1",
+            p.HALF_QUEUE_OFFSET: "7,8",
+            p.UNIQ_KEY: "tx",
+            p.CHECK_ID: "1-7-0-1",
+        }
+    )
 
     traffic.minute(1, EPOCH_MS)
 
@@ -131,10 +138,21 @@ def test_a_check_is_answered_in_the_next_minute() -> None:
 @pytest.mark.soak
 def test_a_soak_that_is_stopped_ends_its_epoch_and_reports(tmp_path: Path) -> None:
     running = subprocess.Popen(
-        [sys.executable, "-m", "bench.soak", "--epochs", "40", "--report", str(tmp_path / "report"),
-         "--folder", str(tmp_path)],
-        cwd=ROOT, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "bench.soak",
+            "--epochs",
+            "40",
+            "--report",
+            str(tmp_path / "report"),
+            "--folder",
+            str(tmp_path),
+        ],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     log = tmp_path / "lake" / "epochs" / "_delta_log"
 
     def commits() -> int:
@@ -155,10 +173,21 @@ def test_a_soak_that_is_stopped_ends_its_epoch_and_reports(tmp_path: Path) -> No
 @pytest.mark.soak
 def test_a_tiny_soak_deletes_what_is_old_and_verify_finds_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "bench.soak", "--epochs", "20", "--retention", "5",
-         "--report", str(tmp_path)],
-        cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "bench.soak",
+            "--epochs",
+            "20",
+            "--retention",
+            "5",
+            "--report",
+            str(tmp_path),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
     report = json.loads((tmp_path / "report.json").read_text())

@@ -89,14 +89,23 @@ def test_an_unknown_value_differs_from_nothing() -> None:
 def test_an_operation_that_names_a_huge_offset_ends_no_half_of_another_queue() -> None:
     """2^44 + 5 in queue 0 is written like 5 in queue 1 where places are one number."""
     half = {
-        "queue_id": 1, "queue_offset": 5, "producer_group": "g", "transaction_id": "t",
-        "stored_at": 1, "real_topic": "orders",
-    }  # fmt: skip
+        "queue_id": 1,
+        "queue_offset": 5,
+        "producer_group": "g",
+        "transaction_id": "t",
+        "stored_at": 1,
+        "real_topic": "orders",
+    }
     operation = {
-        "queue_id": 0, "op_queue_offset": 0, "stored_at": 2, "producer_group": "g",
-        "decision": "COMMIT", "half_offsets": [(1 << 44) + 5], "transaction_ids": None,
+        "queue_id": 0,
+        "op_queue_offset": 0,
+        "stored_at": 2,
+        "producer_group": "g",
+        "decision": "COMMIT",
+        "half_offsets": [(1 << 44) + 5],
+        "transaction_ids": None,
         "cause": "operation",
-    }  # fmt: skip
+    }
     queues = [
         {"queue_id": queue, "known_at": 3, "halves_known_at": 3, "half_end": 6} for queue in (0, 1)
     ]

@@ -197,10 +197,18 @@ def test_a_command_and_its_result(given: Sequence[Step], expected: list[str]) ->
 
 
 def test_a_command_that_fits_nothing_changes_nothing() -> None:
-    told = Result([
-        half(), half(), commit(1), later(0), resume("half:0-0"), cancel("half:0-1"),
-        resume("undeliverable:3"), create_topic("orders:2"),
-    ])  # fmt: skip
+    told = Result(
+        [
+            half(),
+            half(),
+            commit(1),
+            later(0),
+            resume("half:0-0"),
+            cancel("half:0-1"),
+            resume("undeliverable:3"),
+            create_topic("orders:2"),
+        ]
+    )
     assert told.results() == ["not_discarded", "not_delayed", "not_undeliverable", "unchanged"]
     assert told.ends() == {0: "WAITS", 1: "COMMITTED"}
     assert told.topics() == {"orders": 4}
@@ -214,16 +222,34 @@ def test_a_cancelled_halfs_outcome_stays_committed() -> None:
 
 
 def test_second_command_about_one_thing_in_an_epoch_finds_what_the_first_one_left() -> None:
-    told = Result([
-        parameters(check_max=0), half(age_ms=6_001), schedule(deliver_at=T_MS + 9_000), later(),
-        create_topic("old:2"), later(), resume("half:0-0"), resume("half:0-0"),
-        cancel("schedule:0-0"), cancel("schedule:0-0"), create_topic("new:3"),
-        create_topic("new:2"), create_topic("old:5"), create_topic("old:4"),
-    ])  # fmt: skip
+    told = Result(
+        [
+            parameters(check_max=0),
+            half(age_ms=6_001),
+            schedule(deliver_at=T_MS + 9_000),
+            later(),
+            create_topic("old:2"),
+            later(),
+            resume("half:0-0"),
+            resume("half:0-0"),
+            cancel("schedule:0-0"),
+            cancel("schedule:0-0"),
+            create_topic("new:3"),
+            create_topic("new:2"),
+            create_topic("old:5"),
+            create_topic("old:4"),
+        ]
+    )
     assert told.results()[1:] == [
-        "rearmed", "not_discarded", "cancelled", "not_delayed", "created", "created", "grown",
+        "rearmed",
+        "not_discarded",
+        "cancelled",
+        "not_delayed",
+        "created",
+        "created",
+        "grown",
         "unchanged",
-    ]  # fmt: skip
+    ]
     assert told.topics() == {"TRANS_CHECK_MAX_TIME_TOPIC": 1, "new": 3, "old": 5}
     assert [row["action"] for row in told.rows("deliveries")] == ["CANCELLED"]
 
@@ -232,14 +258,20 @@ def test_second_command_about_one_thing_in_an_epoch_finds_what_the_first_one_lef
 def test_message_resumed_twice_in_an_epoch_is_delivered_once_and_both_say_the_same(
     may_be_made: bool,
 ) -> None:
-    told = Result([
-        parameters(auto_create_topics=False), schedule(), later(),
-        *([create_topic("orders:1")] if may_be_made else []),
-        resume("undeliverable:0"), resume("undeliverable:0"),
-    ])  # fmt: skip
+    told = Result(
+        [
+            parameters(auto_create_topics=False),
+            schedule(),
+            later(),
+            *([create_topic("orders:1")] if may_be_made else []),
+            resume("undeliverable:0"),
+            resume("undeliverable:0"),
+        ]
+    )
     result = "resumed" if may_be_made else "still_undeliverable"
     assert told.results()[-2:] == [result] * 2
     delivered = {"orders 0": ["schedule 0-0"]} if may_be_made else {}
     assert told.queues() == {
-        "TRANS_UNDELIVERABLE_TOPIC 0": ["schedule 0-0: topic_not_allowed"], **delivered,
-    }  # fmt: skip
+        "TRANS_UNDELIVERABLE_TOPIC 0": ["schedule 0-0: topic_not_allowed"],
+        **delivered,
+    }

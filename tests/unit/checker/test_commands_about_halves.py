@@ -97,9 +97,16 @@ def test_a_command_about_a_half_and_its_result(given: Sequence[Step], expected: 
 
 
 def test_a_pending_half_is_asked_about_anew_with_its_whole_set() -> None:
-    told = Result([
-        member(0, 2, age_ms=6_001), later(), member(1, 2), later(0), resend("half:0-1"), later(0),
-    ])  # fmt: skip
+    told = Result(
+        [
+            member(0, 2, age_ms=6_001),
+            later(),
+            member(1, 2),
+            later(0),
+            resend("half:0-1"),
+            later(0),
+        ]
+    )
     assert told.halves() == {0: "WAITS", 1: "WAITS"}
     (unit,) = told.state["units"]
     assert unit[4:7] == (0, 0, None), "without attempts"
@@ -107,10 +114,16 @@ def test_a_pending_half_is_asked_about_anew_with_its_whole_set() -> None:
 
 
 def test_a_half_is_rearmed_with_its_whole_set() -> None:
-    told = Result([
-        parameters(check_max=0), member(0, 3, age_ms=6_001), member(1, 3), later(),
-        resume("half:0-1"), later(0),
-    ])  # fmt: skip
+    told = Result(
+        [
+            parameters(check_max=0),
+            member(0, 3, age_ms=6_001),
+            member(1, 3),
+            later(),
+            resume("half:0-1"),
+            later(0),
+        ]
+    )
     assert told.halves() == {0: "WAITS", 1: "WAITS"}
     (unit,) = told.state["units"]
     assert unit[2:4] == (T_MS + 1_000, T_MS + 1_000), "as if stored at epoch_at"
@@ -119,9 +132,15 @@ def test_a_half_is_rearmed_with_its_whole_set() -> None:
 
 
 def test_an_answer_to_a_check_of_an_earlier_arm_ends_a_half_that_is_asked_about_anew() -> None:
-    told = Result([
-        half(age_ms=6_001), later(), resend("half:0-0"), later(0),
-        commit(0, from_check=True, check_id="0-0-0-1"), later(),
-    ])  # fmt: skip
+    told = Result(
+        [
+            half(age_ms=6_001),
+            later(),
+            resend("half:0-0"),
+            later(0),
+            commit(0, from_check=True, check_id="0-0-0-1"),
+            later(),
+        ]
+    )
     assert told.ends() == {0: "COMMITTED"}
     assert [row["arm"] for row in told.rows("outcomes")] == [1]

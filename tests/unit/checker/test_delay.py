@@ -183,81 +183,85 @@ def test_due_time(given: Sequence[Step], expected: int | None) -> None:
     assert len(told.rows("placements")) == (expected is None)
 
 
-@table([
-    case(
-        given=[LEVELS, half(delay_level=1), commit(0), later(999)],
-        expected={},
-        why="1 ms before its due time: not yet",
-    ),
-    case(
-        given=[LEVELS, half(delay_level=1), commit(0), later(1_000)],
-        expected={"orders 0": ["half 0-0"]},
-        why="in the first epoch whose epoch_at has reached its due time",
-    ),
-    case(
-        given=[LEVELS, half(delay_level=1), commit(0), later(1_000), later(), later()],
-        expected={"orders 0": ["half 0-0"]},
-        why="once",
-    ),
-    case(
-        given=[LEVELS, schedule(delay_level=1, age_ms=1_000)],
-        expected={"orders 0": ["schedule 0-0"]},
-        why="a schedule record whose time has come is delivered in the epoch that lands it",
-    ),
-    case(
-        given=[LEVELS, schedule(error="bad_real_topic")],
-        expected={},
-        why="a schedule record that cannot be read is not delivered",
-    ),
-    case(
-        given=[LEVELS, half(delay_level=1), commit(0), later(), cancel("half:0-0")],
-        expected={},
-        why="cancelled in the epoch in which it is due: not delivered",
-    ),
-])  # fmt: skip
+@table(
+    [
+        case(
+            given=[LEVELS, half(delay_level=1), commit(0), later(999)],
+            expected={},
+            why="1 ms before its due time: not yet",
+        ),
+        case(
+            given=[LEVELS, half(delay_level=1), commit(0), later(1_000)],
+            expected={"orders 0": ["half 0-0"]},
+            why="in the first epoch whose epoch_at has reached its due time",
+        ),
+        case(
+            given=[LEVELS, half(delay_level=1), commit(0), later(1_000), later(), later()],
+            expected={"orders 0": ["half 0-0"]},
+            why="once",
+        ),
+        case(
+            given=[LEVELS, schedule(delay_level=1, age_ms=1_000)],
+            expected={"orders 0": ["schedule 0-0"]},
+            why="a schedule record whose time has come is delivered in the epoch that lands it",
+        ),
+        case(
+            given=[LEVELS, schedule(error="bad_real_topic")],
+            expected={},
+            why="a schedule record that cannot be read is not delivered",
+        ),
+        case(
+            given=[LEVELS, half(delay_level=1), commit(0), later(), cancel("half:0-0")],
+            expected={},
+            why="cancelled in the epoch in which it is due: not delivered",
+        ),
+    ]
+)
 def test_delivered_once_and_never_early(
     given: Sequence[Step], expected: dict[str, list[str]]
 ) -> None:
     assert Result(given).queues() == expected
 
 
-@table([
-    case(
-        given=[schedule(age_ms=5)],
-        expected=-5,
-        why="without a delay it is due since it was stored",
-    ),
-    case(
-        given=[schedule(age_ms=-5)],
-        expected=0,
-        why="stored after epoch_at, the broker's clock ahead: due since epoch_at",
-    ),
-    case(
-        given=[schedule(age_ms=5, deliver_at=T_MS - 9)],
-        expected=-5,
-        why="DELIVER_AT before its storing is no delay",
-    ),
-    case(
-        given=[schedule(age_ms=5, deliver_at=T_MS)],
-        expected=-5,
-        why="DELIVER_AT at epoch_at is no delay",
-    ),
-    case(
-        given=[schedule(age_ms=-5, deliver_at=T_MS - 9)],
-        expected=0,
-        why="no delay, and stored after epoch_at",
-    ),
-    case(
-        given=[schedule(age_ms=5, deliver_at=T_MS + 1)],
-        expected=1,
-        why="DELIVER_AT after epoch_at is a delay",
-    ),
-    case(
-        given=[LEVELS, schedule(age_ms=60_001, deliver_at=T_MS + 1)],
-        expected=-60_001,
-        why="its latest time has passed: due at once",
-    ),
-])  # fmt: skip
+@table(
+    [
+        case(
+            given=[schedule(age_ms=5)],
+            expected=-5,
+            why="without a delay it is due since it was stored",
+        ),
+        case(
+            given=[schedule(age_ms=-5)],
+            expected=0,
+            why="stored after epoch_at, the broker's clock ahead: due since epoch_at",
+        ),
+        case(
+            given=[schedule(age_ms=5, deliver_at=T_MS - 9)],
+            expected=-5,
+            why="DELIVER_AT before its storing is no delay",
+        ),
+        case(
+            given=[schedule(age_ms=5, deliver_at=T_MS)],
+            expected=-5,
+            why="DELIVER_AT at epoch_at is no delay",
+        ),
+        case(
+            given=[schedule(age_ms=-5, deliver_at=T_MS - 9)],
+            expected=0,
+            why="no delay, and stored after epoch_at",
+        ),
+        case(
+            given=[schedule(age_ms=5, deliver_at=T_MS + 1)],
+            expected=1,
+            why="DELIVER_AT after epoch_at is a delay",
+        ),
+        case(
+            given=[LEVELS, schedule(age_ms=60_001, deliver_at=T_MS + 1)],
+            expected=-60_001,
+            why="its latest time has passed: due at once",
+        ),
+    ]
+)
 def test_schedule_record_due_at_once_waits_for_its_storing_and_for_t_whichever_is_less(
     given: Sequence[Step], expected: int
 ) -> None:

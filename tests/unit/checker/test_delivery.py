@@ -187,98 +187,121 @@ def test_queue_of_a_topic_that_may_not_be_made_is_not_looked_at(
     assert Result(given).queues() == {UNDELIVERABLE: [f"schedule 0-0: {reason}"]}
 
 
-@table([
-    case(
-        given=[half(real_topic="b"), half(real_topic="a"), commit(0, 1), schedule(real_topic="c")],
-        expected={"a": 4, "b": 4, "c": 4},
-        why="a topic is made on first use, with the default queue count",
-    ),
-    case(
-        given=[half(), unknown(0), half(delay_level=1), commit(1)],
-        expected={},
-        why="none is made for a message that is not delivered yet",
-    ),
-    case(
-        given=[parameters(default_queue_count=1), half(), commit(0), later(default_queue_count=3),
-               half(), commit(1)],
-        expected={"orders": 1},
-        why="a topic keeps its queue count when the default changes",
-    ),
-    case(
-        given=[parameters(check_max=0), half(age_ms=6_001), asked(9), commit(1)],
-        expected={"TRANS_CHECK_MAX_TIME_TOPIC": 1, "TRANS_UNDELIVERABLE_TOPIC": 1},
-        why="our own two have one queue",
-    ),
-])  # fmt: skip
+@table(
+    [
+        case(
+            given=[
+                half(real_topic="b"),
+                half(real_topic="a"),
+                commit(0, 1),
+                schedule(real_topic="c"),
+            ],
+            expected={"a": 4, "b": 4, "c": 4},
+            why="a topic is made on first use, with the default queue count",
+        ),
+        case(
+            given=[half(), unknown(0), half(delay_level=1), commit(1)],
+            expected={},
+            why="none is made for a message that is not delivered yet",
+        ),
+        case(
+            given=[
+                parameters(default_queue_count=1),
+                half(),
+                commit(0),
+                later(default_queue_count=3),
+                half(),
+                commit(1),
+            ],
+            expected={"orders": 1},
+            why="a topic keeps its queue count when the default changes",
+        ),
+        case(
+            given=[parameters(check_max=0), half(age_ms=6_001), asked(9), commit(1)],
+            expected={"TRANS_CHECK_MAX_TIME_TOPIC": 1, "TRANS_UNDELIVERABLE_TOPIC": 1},
+            why="our own two have one queue",
+        ),
+    ]
+)
 def test_a_new_topic(given: Sequence[Step], expected: dict[str, int]) -> None:
     assert Result(given).topics() == expected
 
 
-@table([
-    case(
-        given=[half(), commit(0)],
-        expected=[],
-        why="straight from its commit: no row",
-    ),
-    case(
-        given=[half(delay_level=1), commit(0), later()],
-        expected=[("half", "DELIVERED")],
-        why="its delay is over",
-    ),
-    case(
-        given=[schedule()],
-        expected=[("schedule", "DELIVERED")],
-        why="a schedule record",
-    ),
-    case(
-        given=[asked(9), commit(0)],
-        expected=[("half", "UNDELIVERABLE")],
-        why="undeliverable in the epoch of its commit",
-    ),
-    case(
-        given=[asked(9), commit(0), later(), create_topic("orders:10"), later(),
-               resume("undeliverable:0")],
-        expected=[("half", "UNDELIVERABLE"), ("half", "DELIVERED")],
-        why="resumed",
-    ),
-    case(
-        given=[asked(9), commit(0), later(), resume("undeliverable:0")],
-        expected=[("half", "UNDELIVERABLE")],
-        why="resumed in vain: no second row",
-    ),
-    case(
-        given=[half(delay_level=1), commit(0), later(0), cancel("half:0-0"), later()],
-        expected=[("half", "CANCELLED")],
-        why="cancelled",
-    ),
-    case(
-        given=[parameters(check_max=0), half(age_ms=6_001)],
-        expected=[],
-        why="a discard's copy: no row",
-    ),
-])  # fmt: skip
+@table(
+    [
+        case(
+            given=[half(), commit(0)],
+            expected=[],
+            why="straight from its commit: no row",
+        ),
+        case(
+            given=[half(delay_level=1), commit(0), later()],
+            expected=[("half", "DELIVERED")],
+            why="its delay is over",
+        ),
+        case(
+            given=[schedule()],
+            expected=[("schedule", "DELIVERED")],
+            why="a schedule record",
+        ),
+        case(
+            given=[asked(9), commit(0)],
+            expected=[("half", "UNDELIVERABLE")],
+            why="undeliverable in the epoch of its commit",
+        ),
+        case(
+            given=[
+                asked(9),
+                commit(0),
+                later(),
+                create_topic("orders:10"),
+                later(),
+                resume("undeliverable:0"),
+            ],
+            expected=[("half", "UNDELIVERABLE"), ("half", "DELIVERED")],
+            why="resumed",
+        ),
+        case(
+            given=[asked(9), commit(0), later(), resume("undeliverable:0")],
+            expected=[("half", "UNDELIVERABLE")],
+            why="resumed in vain: no second row",
+        ),
+        case(
+            given=[half(delay_level=1), commit(0), later(0), cancel("half:0-0"), later()],
+            expected=[("half", "CANCELLED")],
+            why="cancelled",
+        ),
+        case(
+            given=[parameters(check_max=0), half(age_ms=6_001)],
+            expected=[],
+            why="a discard's copy: no row",
+        ),
+    ]
+)
 def test_what_became_of_a_message(given: Sequence[Step], expected: list[tuple[str, str]]) -> None:
     rows = Result(given).rows("deliveries")
     assert [(row["source"], row["action"]) for row in rows] == expected
 
 
-@table([
-    case(
-        given=[asked(2), commit(0)],
-        expected=(2, 0),
-        why="delivered in the outcome's own epoch",
-    ),
-    case(
-        given=[half(delay_level=1), commit(0), later()],
-        expected=(None, None),
-        why="delivered later",
-    ),
-    case(
-        given=[asked(9), commit(0)],
-        expected=(None, None),
-        why="undeliverable",
-    ),
-])  # fmt: skip
+@table(
+    [
+        case(
+            given=[asked(2), commit(0)],
+            expected=(2, 0),
+            why="delivered in the outcome's own epoch",
+        ),
+        case(
+            given=[half(delay_level=1), commit(0), later()],
+            expected=(None, None),
+            why="delivered later",
+        ),
+        case(
+            given=[asked(9), commit(0)],
+            expected=(None, None),
+            why="undeliverable",
+        ),
+    ]
+)
 def test_an_outcome_says_where_its_message_went(
     given: Sequence[Step], expected: tuple[int | None, int | None]
 ) -> None:

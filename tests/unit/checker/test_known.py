@@ -50,9 +50,11 @@ def horizon(asked_at: int, end: int, queue: int = 0, topic: str = OPS) -> EndOff
     ],
 )  # fmt: skip
 def test_known_at(
-    horizons: list[EndOffsetSample], landed: dict[int, int], before: dict[int, int],
+    horizons: list[EndOffsetSample],
+    landed: dict[int, int],
+    before: dict[int, int],
     expected: dict[int, int],
-) -> None:  # fmt: skip
+) -> None:
     places = {(OPS, queue): end for queue, end in landed.items()}
     assert known_at(horizons, places, before, OPS) == expected
 

@@ -265,23 +265,25 @@ def test_an_operation(given: Sequence[Step], expected: dict[Any, Any]) -> None:
     assert Result(given).ends() == expected
 
 
-@table([
-    case(
-        given=[half(), commit(0), rollback(0, 0)],
-        expected={0: "COMMITTED", "conflicts": [(1, 0, "conflicting_end")] * 2},
-        why="the other decision lost: conflicting_end twice",
-    ),
-    case(
-        given=[half(), commit(0), later(), rollback(0, 0)],
-        expected={0: "COMMITTED", "conflicts": [(1, 0, "conflicting_end")] * 2},
-        why="also where it lost against an earlier epoch",
-    ),
-    case(
-        given=[REJECT, *GIVEN_UP, commit(0, 0)],
-        expected={0: "DISCARDED check_max", "conflicts": [(0, 0, "end_after_discard")] * 2},
-        why="it came too late: end_after_discard twice",
-    ),
-])  # fmt: skip
+@table(
+    [
+        case(
+            given=[half(), commit(0), rollback(0, 0)],
+            expected={0: "COMMITTED", "conflicts": [(1, 0, "conflicting_end")] * 2},
+            why="the other decision lost: conflicting_end twice",
+        ),
+        case(
+            given=[half(), commit(0), later(), rollback(0, 0)],
+            expected={0: "COMMITTED", "conflicts": [(1, 0, "conflicting_end")] * 2},
+            why="also where it lost against an earlier epoch",
+        ),
+        case(
+            given=[REJECT, *GIVEN_UP, commit(0, 0)],
+            expected={0: "DISCARDED check_max", "conflicts": [(0, 0, "end_after_discard")] * 2},
+            why="it came too late: end_after_discard twice",
+        ),
+    ]
+)
 def test_half_named_twice_by_an_operation_that_loses_has_the_losers_reason_twice(
     given: Sequence[Step], expected: dict[Any, Any]
 ) -> None:

@@ -35,16 +35,21 @@ QUEUES = 60  # each half queue of a world has a history of its own
 NO_SNAPSHOT = 10_000
 INTERVALS = (1, 2, 7, NO_SNAPSHOT)
 STATE_INVARIANTS = {
-    "halves_are_pending_or_ended", "pending_is_state", "waiting_is_state", "delayed_is_state",
-}  # fmt: skip
+    "halves_are_pending_or_ended",
+    "pending_is_state",
+    "waiting_is_state",
+    "delayed_is_state",
+}
 Key = tuple[str, ...]
 
 
 def plain(state: State) -> dict[str, pa.Table]:
     """Return each frame of a state in one order and one chunk, so that equal ones are equal."""
     keys: dict[str, Key] = {
-        **STATE_KEYS, "topics": ("table_id",), "next_offsets": ("topic", "queue_id")
-    }  # fmt: skip
+        **STATE_KEYS,
+        "topics": ("table_id",),
+        "next_offsets": ("topic", "queue_id"),
+    }
     return {
         name: getattr(state, name).sort_by([(c, "ascending") for c in key]).combine_chunks()
         for name, key in keys.items()
@@ -120,12 +125,18 @@ def _lost(rows: list[Any], change: str) -> list[Any]:
 
 
 PLANTED = [
-    *((table, f"{column} dropped", _without_column(column))
-      for table in STATE_TABLES for column in TABLES[table].names
-      if column not in ("epoch", "change")),
-    *((table, f"one {change} lost", lambda rows, change=change: _lost(rows, change))
-      for table in STATE_TABLES for change in (PUT, LEFT)),
-]  # fmt: skip
+    *(
+        (table, f"{column} dropped", _without_column(column))
+        for table in STATE_TABLES
+        for column in TABLES[table].names
+        if column not in ("epoch", "change")
+    ),
+    *(
+        (table, f"one {change} lost", lambda rows, change=change: _lost(rows, change))
+        for table in STATE_TABLES
+        for change in (PUT, LEFT)
+    ),
+]
 
 
 @pytest.mark.usefixtures("state_alone")

@@ -201,19 +201,34 @@ def test_a_member_that_lands_after_its_set_has_the_same_operation_and_the_same_a
     rolled_back = Result([member(0, 2), half(), rollback(1), rollback(0), later(), member(1, 2)])
     (late,) = rolled_back.epochs[1]["outcomes"]
     assert (late["queue_offset"], late["op_queue_offset"]) == (2, 1)
-    again = Result([
-        parameters(check_max=0), member(0, 2, age_ms=6_001), later(), resume("half:0-0"),
-        later(6_001), later(), member(1, 2),
-    ])  # fmt: skip
+    again = Result(
+        [
+            parameters(check_max=0),
+            member(0, 2, age_ms=6_001),
+            later(),
+            resume("half:0-0"),
+            later(6_001),
+            later(),
+            member(1, 2),
+        ]
+    )
     assert [(row["queue_offset"], row["arm"]) for row in again.rows("outcomes")] == [
-        (0, 0), (0, 1), (1, 1),
-    ]  # fmt: skip
+        (0, 0),
+        (0, 1),
+        (1, 1),
+    ]
 
 
 def test_the_last_answer_of_a_set_is_that_of_the_largest_op_offset() -> None:
     """Also when an earlier UNKNOWN waited for its half and is applied later."""
-    told = Result([
-        member(0, 2), unknown(1, stored_at=111), unknown(0, stored_at=222), later(), member(1, 2),
-    ])  # fmt: skip
+    told = Result(
+        [
+            member(0, 2),
+            unknown(1, stored_at=111),
+            unknown(0, stored_at=222),
+            later(),
+            member(1, 2),
+        ]
+    )
     ((_, first, *_, last_answer_at),) = told.state["units"]
     assert (first, last_answer_at) == (0, 222)

@@ -224,14 +224,20 @@ def test_the_end_of_a_set(given: Sequence[Step], expected: dict[Any, Any]) -> No
     assert Result(given).ends() == expected
 
 
-@table([
-    case(
-        given=[member(0, 2), member(1, 2), commit(2), rollback(0), later(), member(1, 2)],
-        expected={0: "ROLLED_BACK", 1: "ROLLED_BACK", 2: DUPLICATE,
-                  "conflicts": [(0, 2, "conflicting_end")]},
-        why="6. a ROLLBACK of a complete set waits for no half to come",
-    ),
-])  # fmt: skip
+@table(
+    [
+        case(
+            given=[member(0, 2), member(1, 2), commit(2), rollback(0), later(), member(1, 2)],
+            expected={
+                0: "ROLLED_BACK",
+                1: "ROLLED_BACK",
+                2: DUPLICATE,
+                "conflicts": [(0, 2, "conflicting_end")],
+            },
+            why="6. a ROLLBACK of a complete set waits for no half to come",
+        ),
+    ]
+)
 def test_rollback_of_a_complete_set_waits_for_no_half_to_come(
     given: Sequence[Step], expected: dict[Any, Any]
 ) -> None:
@@ -241,10 +247,15 @@ def test_rollback_of_a_complete_set_waits_for_no_half_to_come(
 
 def test_all_messages_of_a_set_are_delivered_in_the_epoch_that_completes_it_by_tran_seq() -> None:
     to_one_queue = {"real_queue_id": 0}
-    told = Result([
-        member(2, 3, **to_one_queue), member(0, 3, **to_one_queue), commit(0), later(),
-        member(1, 3, **to_one_queue),
-    ])  # fmt: skip
+    told = Result(
+        [
+            member(2, 3, **to_one_queue),
+            member(0, 3, **to_one_queue),
+            commit(0),
+            later(),
+            member(1, 3, **to_one_queue),
+        ]
+    )
     assert told.epochs[0]["placements"] == []
     assert told.queues() == {"orders 0": ["half 0-1", "half 0-2", "half 0-0"]}
 
@@ -256,46 +267,50 @@ REFUSED = [
 REFUSAL = {"conflicts": [(0, 0, "end_after_discard")]}
 
 
-@table([
-    case(
-        given=[*REFUSED, member(2, 3)],
-        expected={**dict.fromkeys(range(3), "DISCARDED check_max"), **REFUSAL},
-        why="it is absorbed where the last member lands",
-    ),
-    case(
-        given=[*REFUSED, resume("half:0-0"), member(2, 3)],
-        expected={**dict.fromkeys(range(3), "WAITS"), **REFUSAL},
-        why="also in the epoch of a re-arm",
-    ),
-    case(
-        given=[*REFUSED, resume("half:0-0"), later(), member(2, 3)],
-        expected={**dict.fromkeys(range(3), "WAITS"), **REFUSAL},
-        why="also after a re-arm",
-    ),
-])  # fmt: skip
+@table(
+    [
+        case(
+            given=[*REFUSED, member(2, 3)],
+            expected={**dict.fromkeys(range(3), "DISCARDED check_max"), **REFUSAL},
+            why="it is absorbed where the last member lands",
+        ),
+        case(
+            given=[*REFUSED, resume("half:0-0"), member(2, 3)],
+            expected={**dict.fromkeys(range(3), "WAITS"), **REFUSAL},
+            why="also in the epoch of a re-arm",
+        ),
+        case(
+            given=[*REFUSED, resume("half:0-0"), later(), member(2, 3)],
+            expected={**dict.fromkeys(range(3), "WAITS"), **REFUSAL},
+            why="also after a re-arm",
+        ),
+    ]
+)
 def test_a_refused_commit_stays_refused_when_its_last_member_lands_after_a_resume(
     given: Sequence[Step], expected: dict[Any, Any]
 ) -> None:
     assert Result(given).ends() == expected
 
 
-@table([
-    case(
-        given=[*REFUSED, resume("half:0-0"), member(2, 3), commit(2)],
-        expected={**dict.fromkeys(range(3), "COMMITTED"), **REFUSAL},
-        why="a new COMMIT ends what an older one was refused for",
-    ),
-    case(
-        given=[*REFUSED, resume("half:0-0"), rollback(1)],
-        expected={0: "ROLLED_BACK", 1: "ROLLED_BACK", **REFUSAL, "waiting": [0]},
-        why="a ROLLBACK does not wait behind an operation that was refused",
-    ),
-    case(
-        given=[*REFUSED, half("alone")],
-        expected={**dict.fromkeys(range(2), "DISCARDED check_max"), 2: "COMMITTED", **REFUSAL},
-        why="an operation that was refused for a set still ends a half of its own",
-    ),
-])  # fmt: skip
+@table(
+    [
+        case(
+            given=[*REFUSED, resume("half:0-0"), member(2, 3), commit(2)],
+            expected={**dict.fromkeys(range(3), "COMMITTED"), **REFUSAL},
+            why="a new COMMIT ends what an older one was refused for",
+        ),
+        case(
+            given=[*REFUSED, resume("half:0-0"), rollback(1)],
+            expected={0: "ROLLED_BACK", 1: "ROLLED_BACK", **REFUSAL, "waiting": [0]},
+            why="a ROLLBACK does not wait behind an operation that was refused",
+        ),
+        case(
+            given=[*REFUSED, half("alone")],
+            expected={**dict.fromkeys(range(2), "DISCARDED check_max"), 2: "COMMITTED", **REFUSAL},
+            why="an operation that was refused for a set still ends a half of its own",
+        ),
+    ]
+)
 def test_a_refused_operation_holds_nothing_up(
     given: Sequence[Step], expected: dict[Any, Any]
 ) -> None:
@@ -310,9 +325,15 @@ def test_what_waits_of_an_operation_says_for_which_sets_it_is_decided() -> None:
 
 def test_the_first_position_that_waits_says_it_for_all_positions_of_its_operation() -> None:
     story = [
-        member(0, 1, "a"), half("b"), commit(4, 0, 3, 1, 2), later(), member(0, 2, "c"), later(),
-        half(), later(),
-    ]  # fmt: skip
+        member(0, 1, "a"),
+        half("b"),
+        commit(4, 0, 3, 1, 2),
+        later(),
+        member(0, 2, "c"),
+        later(),
+        half(),
+        later(),
+    ]
     states = decided_rows(world_of(story)).states
     found = {
         epoch: {row["half_queue_offset"]: row["decided_sets"] for row in state.waiting.to_pylist()}

@@ -326,9 +326,16 @@ AGES = [
     ),
 ]  # fmt: skip
 CASES = [
-    *LINES_1_AND_2, *LINE_3, *LINE_4, *LINE_5, *LINE_6, *LINE_7, *TIME_IS_C,
-    *AFTER_A_DISCARD, *AGES,
-]  # fmt: skip
+    *LINES_1_AND_2,
+    *LINE_3,
+    *LINE_4,
+    *LINE_5,
+    *LINE_6,
+    *LINE_7,
+    *TIME_IS_C,
+    *AFTER_A_DISCARD,
+    *AGES,
+]
 
 
 @table(CASES)
@@ -337,12 +344,20 @@ def test_a_half_at_an_epoch(given: Sequence[Step], expected: dict[Any, str]) -> 
 
 
 def test_checks_carry_the_arm_and_a_second_discard_makes_no_second_copy() -> None:
-    told = Result([
-        parameters(check_max=1), half(age_ms=DUE_MS), later(INTERVAL_MS), later(),
-        resume("half:0-0"), later(6_001), later(INTERVAL_MS),
-    ])  # fmt: skip
+    told = Result(
+        [
+            parameters(check_max=1),
+            half(age_ms=DUE_MS),
+            later(INTERVAL_MS),
+            later(),
+            resume("half:0-0"),
+            later(6_001),
+            later(INTERVAL_MS),
+        ]
+    )
     assert [(row["arm"], row["check_times"]) for row in told.rows("due")] == [(0, 1), (1, 1)]
     assert [(row["arm"], row["cause"]) for row in told.rows("outcomes")] == [
-        (0, "check_max"), (1, "check_max"),
-    ]  # fmt: skip
+        (0, "check_max"),
+        (1, "check_max"),
+    ]
     assert told.queues() == {"TRANS_CHECK_MAX_TIME_TOPIC 0": ["half 0-0: check_max"]}

@@ -50,10 +50,15 @@ CASES = [
 
 
 def test_the_due_checks_are_in_the_order_in_which_the_rate_takes_them() -> None:
-    told = Result([
-        half(group="a", age_ms=9_000), half(group="a", age_ms=8_000), half(group="b", age_ms=8_500),
-        half(group="b", age_ms=9_500), half(group="b", age_ms=9_500, queue=1),
-    ])  # fmt: skip
+    told = Result(
+        [
+            half(group="a", age_ms=9_000),
+            half(group="a", age_ms=8_000),
+            half(group="b", age_ms=8_500),
+            half(group="b", age_ms=9_500),
+            half(group="b", age_ms=9_500, queue=1),
+        ]
+    )
     (epoch,) = told.world["epochs"]  # what is told is sorted; the decision itself keeps the order
     due = Checker().decide(epoch, told.world["parameters"]).due.to_pylist()
     order = [(row["queue_id"], row["queue_offset"]) for row in due]

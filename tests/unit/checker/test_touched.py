@@ -69,8 +69,13 @@ OF_B = {"queue_id": 0, "producer_group": "g", "transaction_id": "b", "tran_size"
 
 
 def named(offset: int) -> Inputs:
-    row = {"queue_id": 0, "op_queue_offset": 0, "producer_group": "g", "decision": "COMMIT",
-           "half_offsets": [offset]}  # fmt: skip
+    row = {
+        "queue_id": 0,
+        "op_queue_offset": 0,
+        "producer_group": "g",
+        "decision": "COMMIT",
+        "half_offsets": [offset],
+    }
     return Inputs(operations=pa.Table.from_pylist([row], schema=OPERATIONS))
 
 
@@ -95,9 +100,13 @@ def test_sets_that_wait_are_looked_at_when_they_are_touched(
 ) -> None:
     monkeypatch.setattr(active, "FEW_ROWS", 0)
     found, left = active.partition_state(
-        State(halves=PENDING), inputs, sets.members_with_id(PENDING, inputs.halves),
-        sets.is_member(PENDING), np.zeros(0, bool), np.zeros(0, bool),
-    )  # fmt: skip
+        State(halves=PENDING),
+        inputs,
+        sets.members_with_id(PENDING, inputs.halves),
+        sets.is_member(PENDING),
+        np.zeros(0, bool),
+        np.zeros(0, bool),
+    )
     assert sorted(found.halves["queue_offset"].to_pylist()) == near
     assert found.halves.num_rows + left.halves.num_rows == PENDING.num_rows
 
@@ -108,9 +117,16 @@ QUEUE = pa.Table.from_pylist([{"queue_id": 0, "halves_known_at": 20_000, "half_e
 
 def waiting(op_offset: int, half_offset: int, **columns: Any) -> dict[str, Any]:
     """Return a naming that waits; `landed_at` is too young to be an orphan's."""
-    return {"queue_id": 0, "op_queue_offset": op_offset, "position": half_offset,
-            "half_queue_offset": half_offset, "producer_group": "g", "decision": "COMMIT",
-            "landed_at": 15_000, **columns}  # fmt: skip
+    return {
+        "queue_id": 0,
+        "op_queue_offset": op_offset,
+        "position": half_offset,
+        "half_queue_offset": half_offset,
+        "producer_group": "g",
+        "decision": "COMMIT",
+        "landed_at": 15_000,
+        **columns,
+    }
 
 
 @pytest.mark.parametrize(
@@ -137,8 +153,16 @@ def test_namings_that_wait_are_looked_at_when_they_can_act(
 ) -> None:
     monkeypatch.setattr(active, "FEW_ROWS", 0)
     state = State(waiting=pa.Table.from_pylist(namings, schema=NAMINGS))
-    rows = [{"queue_id": 0, "op_queue_offset": 9, "producer_group": group, "decision": decision,
-             "half_offsets": [7]} for group, decision in operations]  # fmt: skip
+    rows = [
+        {
+            "queue_id": 0,
+            "op_queue_offset": 9,
+            "producer_group": group,
+            "decision": decision,
+            "half_offsets": [7],
+        }
+        for group, decision in operations
+    ]
     inputs = Inputs(operations=pa.Table.from_pylist(rows, schema=OPERATIONS))
     is_awaited = naming.can_take_effect(state.waiting, inputs.operations, QUEUE, TTL_MS)
     none = np.zeros(0, bool)

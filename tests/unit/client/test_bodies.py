@@ -289,8 +289,13 @@ def descriptor_set() -> bytes:
 
     line = file.message_type.add(name="Line")
     line.field.add(name="item", number=1, type=field.TYPE_STRING, label=field.LABEL_OPTIONAL)
-    line.field.add(name="more", number=2, type=field.TYPE_MESSAGE, type_name=".shop.Line",
-                   label=field.LABEL_OPTIONAL)  # fmt: skip
+    line.field.add(
+        name="more",
+        number=2,
+        type=field.TYPE_MESSAGE,
+        type_name=".shop.Line",
+        label=field.LABEL_OPTIONAL,
+    )
     kind = file.enum_type.add(name="Kind")
     kind.value.add(name="TEA", number=0)
     kind.value.add(name="CUP", number=1)

@@ -12,9 +12,15 @@ from txlake._checks import read_check
 
 Header = tuple[str, Any]
 ROW = {
-    "queue_id": 1, "queue_offset": 17, "arm": 0, "check_times": 2, "producer_group": "shop",
-    "transaction_id": "t17", "real_topic": "orders", "half_offsets": [17, 18],
-}  # fmt: skip
+    "queue_id": 1,
+    "queue_offset": 17,
+    "arm": 0,
+    "check_times": 2,
+    "producer_group": "shop",
+    "transaction_id": "t17",
+    "real_topic": "orders",
+    "half_offsets": [17, 18],
+}
 OWN = [
     ("PGROUP", b"shop"), ("UNIQ_KEY", b"t17"), ("REAL_TOPIC", b"orders"), ("KEYS", b"k"),
     ("HALF_QUEUE_ID", b"1"), ("HALF_QUEUE_OFFSET", b"17,18"), ("CHECK_TIMES", b"2"),

@@ -22,8 +22,9 @@ CONSUMER = {"deltalake", "numpy", "pyarrow"}
 def needed(extra: str = "") -> set[str]:
     """Return what installing the client brings, by its metadata."""
     found = [Requirement(line) for line in metadata.requires("txlake") or ()]
-    return {one.name for one in found
-            if one.marker is None or one.marker.evaluate({"extra": extra})}  # fmt: skip
+    return {
+        one.name for one in found if one.marker is None or one.marker.evaluate({"extra": extra})
+    }
 
 
 @pytest.fixture

@@ -50,8 +50,10 @@ def test_committed_and_rolled_back_messages_are_remembered() -> None:
     assert producer.send_message_in_transaction(MESSAGE).local_state is COMMIT
     assert producer.send_message_in_transaction(MESSAGE, "refuse").local_state is ROLLBACK
     assert (producer.committed, producer.rolled_back, producer.pending) == (
-        [MESSAGE], [MESSAGE], []
-    )  # fmt: skip
+        [MESSAGE],
+        [MESSAGE],
+        [],
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,8 +72,10 @@ def test_committed_and_rolled_back_messages_are_remembered() -> None:
 def test_what_is_no_message_is_said_before_anything_is_sent(send: str, said: str) -> None:
     kafka = "127.0.0.1:1"
     producers = (
-        FakeTransactionProducer(Orders()), TransactionProducer(kafka, "shop"), Producer(kafka)
-    )  # fmt: skip
+        FakeTransactionProducer(Orders()),
+        TransactionProducer(kafka, "shop"),
+        Producer(kafka),
+    )
     asked = [producer for producer in producers if hasattr(producer, send)]
     assert asked
     for producer in asked:

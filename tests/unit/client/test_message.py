@@ -102,20 +102,37 @@ def test_a_message_does_not_change_with_the_properties_it_was_made_from() -> Non
 
 def test_headers_stand_in_protocol_order_and_the_users_follow() -> None:
     message = Message(
-        "orders", b"x", keys="k", tags="t", properties={"z": "1", "a": "2"}, deliver_at=77,
-        queue_id=3, check_immunity_time_s=5,
-    )  # fmt: skip
+        "orders",
+        b"x",
+        keys="k",
+        tags="t",
+        properties={"z": "1", "a": "2"},
+        deliver_at=77,
+        queue_id=3,
+        check_immunity_time_s=5,
+    )
     headers = message_headers(message, group_headers("shop"), "id", 1000, (2, 1))
     names = [name for name, _ in headers]
     others = (protocol.DELAY, protocol.DELAY_MS)  # of three delays only one is allowed
     expected = [name for name in protocol.HALF_HEADERS if name not in others]
     assert names == [*expected, "z", "a"]
     assert dict(headers) == {
-        "TRAN_MSG": b"true", "PGROUP": b"shop", "UNIQ_KEY": b"id", "REAL_TOPIC": b"orders",
-        "REAL_QID": b"3", "KEYS": b"k", "TAGS": b"t", "DELIVER_AT": b"77",
-        "CHECK_IMMUNITY_TIME_IN_SECONDS": b"5", "BORN_TIMESTAMP": b"1000", "TRAN_SIZE": b"2",
-        "TRAN_SEQ": b"1", "TXV": b"1", "z": b"1", "a": b"2",
-    }  # fmt: skip
+        "TRAN_MSG": b"true",
+        "PGROUP": b"shop",
+        "UNIQ_KEY": b"id",
+        "REAL_TOPIC": b"orders",
+        "REAL_QID": b"3",
+        "KEYS": b"k",
+        "TAGS": b"t",
+        "DELIVER_AT": b"77",
+        "CHECK_IMMUNITY_TIME_IN_SECONDS": b"5",
+        "BORN_TIMESTAMP": b"1000",
+        "TRAN_SIZE": b"2",
+        "TRAN_SEQ": b"1",
+        "TXV": b"1",
+        "z": b"1",
+        "a": b"2",
+    }
 
 
 def test_a_delay_is_a_level_or_an_instant() -> None:

@@ -136,8 +136,11 @@ def test_a_process_ends_with_a_producer_that_was_not_closed() -> None:
     """
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(program)],
-        capture_output=True, text=True, check=True, timeout=60,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
     assert done.stdout == "end\n"
 
 

@@ -44,9 +44,12 @@ def test_an_operation_names_its_halves_and_their_ids_in_one_order() -> None:
     assert protocol.operation_body([17, 18]) == b"17,18,"
     headers = protocol.operation_headers("shop", "COMMIT", ["a", "b"], [("REMARK", "x")])
     assert headers == [
-        ("TAGS", b"d"), ("PGROUP", b"shop"), ("TRAN_TYPE", b"8"), ("UNIQ_KEY", b"a,b"),
+        ("TAGS", b"d"),
+        ("PGROUP", b"shop"),
+        ("TRAN_TYPE", b"8"),
+        ("UNIQ_KEY", b"a,b"),
         ("REMARK", b"x"),
-    ]  # fmt: skip
+    ]
     assert [name for name, _ in headers] == [
         name for name in protocol.OP_HEADERS if name in dict(headers)
     ]
@@ -61,8 +64,11 @@ def test_a_check_has_the_same_id_however_often_it_is_sent() -> None:
 
 def test_a_name_of_any_kind_of_record_is_no_property() -> None:
     tables = (
-        protocol.HALF_HEADERS, protocol.OP_HEADERS, protocol.ADMIN_HEADERS, protocol.CHECK_HEADERS,
-    )  # fmt: skip
+        protocol.HALF_HEADERS,
+        protocol.OP_HEADERS,
+        protocol.ADMIN_HEADERS,
+        protocol.CHECK_HEADERS,
+    )
     for name in {name for table in tables for name in table}:
         assert not protocol.is_property(name), name
     assert protocol.is_property("colour")

@@ -86,6 +86,12 @@ def test_each_command_is_about_its_own_kinds() -> None:
         for command in COMMANDS
     }
     assert allowed == {
-        RESUME: [HALF, UNDELIVERABLE], RESEND: [HALF], CANCEL: [HALF, SCHEDULE],
-        CREATE_TOPIC: [TOPIC], ALTER_TOPIC: [CONFIG], ACCEPT_LOSS: [LOST], MAINTAIN: [], "PING": [],
-    }  # fmt: skip
+        RESUME: [HALF, UNDELIVERABLE],
+        RESEND: [HALF],
+        CANCEL: [HALF, SCHEDULE],
+        CREATE_TOPIC: [TOPIC],
+        ALTER_TOPIC: [CONFIG],
+        ACCEPT_LOSS: [LOST],
+        MAINTAIN: [],
+        "PING": [],
+    }

@@ -38,22 +38,47 @@ def test_rights_are_printed_as_commands_of_kafka(tmp_path: Path) -> None:
 
 
 def test_each_producer_group_has_rights_of_its_own(tmp_path: Path) -> None:
-    rows = json.loads(printed(tmp_path, "--role", "producer", "--group", "shop", "--group", "bank",
-                              "--principal", "bank=User:b", "-o", "json").output)  # fmt: skip
+    rows = json.loads(
+        printed(
+            tmp_path,
+            "--role",
+            "producer",
+            "--group",
+            "shop",
+            "--group",
+            "bank",
+            "--principal",
+            "bank=User:b",
+            "-o",
+            "json",
+        ).output
+    )
     checks = {
         (row["principal"], row["kind"], row["name"]) for row in rows if "CHECK" in row["name"]
     }
     assert checks == {
-        ("User:shop", "topic", "TRANS_CHECK_shop"), ("User:shop", "group", "TRANS_CHECK_shop"),
-        ("User:b", "topic", "TRANS_CHECK_bank"), ("User:b", "group", "TRANS_CHECK_bank"),
-    }  # fmt: skip
+        ("User:shop", "topic", "TRANS_CHECK_shop"),
+        ("User:shop", "group", "TRANS_CHECK_shop"),
+        ("User:b", "topic", "TRANS_CHECK_bank"),
+        ("User:b", "group", "TRANS_CHECK_bank"),
+    }
     nobody = printed(tmp_path, "--role", "producer").output
     assert nobody == "# producer: name each producer group: --group NAME\n"
 
 
 def test_a_producer_groups_quota_is_a_command_of_kafka(tmp_path: Path) -> None:
-    words = ("--role", "producer", "--group", "shop", "--group", "bank", "--principal",
-             "bank=User:CN=b", "--producer-bytes", "500000")  # fmt: skip
+    words = (
+        "--role",
+        "producer",
+        "--group",
+        "shop",
+        "--group",
+        "bank",
+        "--principal",
+        "bank=User:CN=b",
+        "--producer-bytes",
+        "500000",
+    )
     lines = printed(tmp_path, *words).output.splitlines()
     begin = "kafka-configs.sh --bootstrap-server k:1 --command-config admin.properties --alter "
     begin += "--add-config producer_byte_rate=500000 --entity-type users --entity-name "
@@ -90,18 +115,26 @@ def test_a_store_lets_consumers_see_what_was_delivered_alone(tmp_path: Path) -> 
     def objects(role: str, action: str) -> set[str]:
         return {
             resource.removeprefix("arn:aws:s3:::b/a/lake/")
-            for statement in policies[role]["Statement"] if action in statement["Action"]
+            for statement in policies[role]["Statement"]
+            if action in statement["Action"]
             for resource in statement["Resource"]
-        }  # fmt: skip
+        }
 
     assert objects("producer", "s3:GetObject") == set()
     own = {
-        "consumer_offsets/*", "consumer_members/*", "consumer_retries/*", "consumer_dead_letters/*",
-    }  # fmt: skip
+        "consumer_offsets/*",
+        "consumer_members/*",
+        "consumer_retries/*",
+        "consumer_dead_letters/*",
+    }
     assert objects("consumer", "s3:PutObject") == own
     assert objects("consumer", "s3:GetObject") == {
-        *own, "lake/*", "epochs/*", "catalog/*", "topics/*",
-    }  # fmt: skip
+        *own,
+        "lake/*",
+        "epochs/*",
+        "catalog/*",
+        "topics/*",
+    }
     for role in ("job", "operator", "metrics"):
         assert objects(role, "s3:GetObject") == {"*"}
         assert objects(role, "s3:PutObject") == ({"*"} if role == "job" else set())

@@ -27,8 +27,9 @@ def tried(conf: str, *words: str) -> list[tuple[str, str]]:
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InMemoryJob:
     """Four transactions of two groups, one of them a set, and one that is undeliverable."""
-    job = InMemoryJob(tmp_path / "lake", check_max=0, auto_create_topics=False,
-                   transaction_timeout_ms=60_000)  # fmt: skip
+    job = InMemoryJob(
+        tmp_path / "lake", check_max=0, auto_create_topics=False, transaction_timeout_ms=60_000
+    )
     job.half("a", producer_group="shop", keys="order-1")
     for seq in range(2):
         job.half("b", producer_group="shop", tran_size=2, tran_seq=seq)

@@ -57,10 +57,10 @@ def test_a_folder_inside_a_lake_is_refused(tmp_path: Path, inside: str) -> None:
     job = InMemoryJob(tmp_path / "lake")
     job.half("tx")
     job.run()
-    place = lake_location(job.lake.path)
+    location = lake_location(job.lake.path)
 
     with pytest.raises(StartError, match=f"lies in the lake {job.lake.path}"):
-        require_folder(str(Path(job.lake.path, inside)), place)
-    require_folder("", place)
-    require_folder(str(Path(job.lake.path, "_checkpoint")), place)
-    require_folder(str(tmp_path / "outside"), place)
+        require_folder(str(Path(job.lake.path, inside)), location)
+    require_folder("", location)
+    require_folder(str(Path(job.lake.path, "_checkpoint")), location)
+    require_folder(str(tmp_path / "outside"), location)

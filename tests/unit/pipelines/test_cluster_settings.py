@@ -87,16 +87,31 @@ def test_options_go_to_spark_submit(tmp_path: Path) -> None:
     archive = tmp_path / "e.tar.gz"
     archive.write_bytes(b"")
     line = submit_line(
-        "--master", "spark://127.0.0.1:7077", "--environment", str(archive), "--python", "py",
-        "--driver-host", "me", "--spark", "spark.a=b=c", "--submit-options", "--executor-memory 2g",
-    )  # fmt: skip
+        "--master",
+        "spark://127.0.0.1:7077",
+        "--environment",
+        str(archive),
+        "--python",
+        "py",
+        "--driver-host",
+        "me",
+        "--spark",
+        "spark.a=b=c",
+        "--submit-options",
+        "--executor-memory 2g",
+    )
     for part in (
-        "--master spark://127.0.0.1:7077", "--conf spark.driver.host=me", "--conf spark.a=b=c",
-        "--executor-memory 2g", "--conf spark.pyspark.python=py", "PYSPARK_PYTHON=py",
-        f"spark.archives={archive}#environment", "--conf spark.jars=",
+        "--master spark://127.0.0.1:7077",
+        "--conf spark.driver.host=me",
+        "--conf spark.a=b=c",
+        "--executor-memory 2g",
+        "--conf spark.pyspark.python=py",
+        "PYSPARK_PYTHON=py",
+        f"spark.archives={archive}#environment",
+        "--conf spark.jars=",
         f"--conf 'spark.executor.defaultJavaOptions={JVM_OPTIONS}'",
         *(f"--conf spark.executorEnv.{name}={value}" for name, value in ENVIRONMENT.items()),
-    ):  # fmt: skip
+    ):
         assert part in line, part
     assert environment_conf("x")["spark.executorEnv.PYTHONPATH"] == "environment"
     assert "spark.driver.host" not in submit_line()

@@ -32,13 +32,29 @@ HEAVY = (
 )
 # Too heavy for help, too.
 NOT_FOR_HELP = (
-    *HEAVY, "pyarrow", "duckdb", "deltalake", "confluent_kafka", "numpy", "cryptography",
-)  # fmt: skip
+    *HEAVY,
+    "pyarrow",
+    "duckdb",
+    "deltalake",
+    "confluent_kafka",
+    "numpy",
+    "cryptography",
+)
 WITHOUT_KAFKA = (*HEAVY, "confluent_kafka", "txlake.consumer", "txlake.producer")
 READING = (
-    "status", "topic list", "tx list --pending", "dead list", "conflicts list", "groups", "lag",
-    "schedule list", "tx explain 0-1", "verify", "topic read orders --tail", "sql SELECT(1)",
-)  # fmt: skip
+    "status",
+    "topic list",
+    "tx list --pending",
+    "dead list",
+    "conflicts list",
+    "groups",
+    "lag",
+    "schedule list",
+    "tx explain 0-1",
+    "verify",
+    "topic read orders --tail",
+    "sql SELECT(1)",
+)
 COMMANDS = sorted(main.list_commands(Context(main)))
 NAMING = {"--conf", "--lake"}
 

@@ -61,13 +61,22 @@ def test_what_is_not_there_is_one_sentence(job: InMemoryJob) -> None:
     job.run()
     path = job.lake.path
     for text, said in (
-        ("nobody", f"no half and no schedule record has transaction id nobody in the lake {path}, "
-                   "which stands at epoch 1"),
-        ("0-7", f"there is no half 0-7 in the lake {path}, which stands at epoch 1: that queue is "
-                "landed up to offset 1"),
-        ("schedule:99-0", f"there is no schedule 99-0 in the lake {path}, which stands at epoch "
-                          "1: it has landed nothing of that queue"),
-    ):  # fmt: skip
+        (
+            "nobody",
+            f"no half and no schedule record has transaction id nobody in the lake {path}, "
+            "which stands at epoch 1",
+        ),
+        (
+            "0-7",
+            f"there is no half 0-7 in the lake {path}, which stands at epoch 1: that queue is "
+            "landed up to offset 1",
+        ),
+        (
+            "schedule:99-0",
+            f"there is no schedule 99-0 in the lake {path}, which stands at epoch "
+            "1: it has landed nothing of that queue",
+        ),
+    ):
         target = parse_target(text)
         found = find(job.lake, target)
         assert reports(found, job.at) == ([], 0)
@@ -84,8 +93,9 @@ def test_keys_find_their_messages(job: InMemoryJob) -> None:
     job.schedule(keys="order-1")
     job.run()
     assert [(row["source"], row["keys"]) for row in find_by_keys(job.lake, "order-1")] == [
-        ("half", "order-1 order-2"), ("schedule", "order-1"),
-    ]  # fmt: skip
+        ("half", "order-1 order-2"),
+        ("schedule", "order-1"),
+    ]
     assert find_by_keys(job.lake, "order") == []
 
 
@@ -140,8 +150,9 @@ def test_a_units_state_is_what_the_job_holds(tmp_path: Path) -> None:
 def rules() -> list[rule_texts.Rule]:
     tables = (rule_texts.OUTCOMES, rule_texts.CONFLICTS, rule_texts.UNDELIVERABLE)
     return [rule for table in tables for rule in table.values()] + [
-        rule_texts.AFTER_ROLLBACK, rule_texts.AFTER_DISCARD,
-    ]  # fmt: skip
+        rule_texts.AFTER_ROLLBACK,
+        rule_texts.AFTER_DISCARD,
+    ]
 
 
 def test_every_cited_line_of_the_protocol_exists() -> None:
@@ -155,5 +166,9 @@ def test_every_cited_line_of_the_protocol_exists() -> None:
 def test_instants_and_spans_are_written_for_people() -> None:
     assert instant(START_AT + 7) == "2026-01-01T00:00:00.007Z"
     assert [span(ms) for ms in (999, 6_000, 90_000, 3_600_000, 259_200_000)] == [
-        "999 ms", "6 s", "1.5 min", "1 h", "3 d",
-    ]  # fmt: skip
+        "999 ms",
+        "6 s",
+        "1.5 min",
+        "1 h",
+        "3 d",
+    ]

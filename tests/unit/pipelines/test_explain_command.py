@@ -118,5 +118,7 @@ def test_a_terminal_gets_a_table(
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     print_rows(("target", "keys"), [("half:0-1", "[red]"), ("half:0-2", None)])
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split() for line in lines if "half" in line] == [["half:0-1", "[red]"],
-                                                                  ["half:0-2"]]  # fmt: skip
+    assert [line.split() for line in lines if "half" in line] == [
+        ["half:0-1", "[red]"],
+        ["half:0-2"],
+    ]

@@ -30,13 +30,19 @@ def test_a_committed_half_names_operation_rule_epoch_and_place(job: InMemoryJob)
     (message,) = report.messages
     assert message.place is not None
     assert vars(message.place) == {
-        "topic": "orders", "table": "topics/1", "queue_id": 1, "queue_offset": 0, "epoch": epoch,
+        "topic": "orders",
+        "table": "topics/1",
+        "queue_id": 1,
+        "queue_offset": 0,
+        "epoch": epoch,
         "is_deleted": False,
-    }  # fmt: skip
+    }
     (decision,) = report.decisions
     assert (decision.outcome, decision.cause, decision.op_queue_offset) == (
-        "COMMITTED", "operation", 0,
-    )  # fmt: skip
+        "COMMITTED",
+        "operation",
+        0,
+    )
     assert (decision.epoch_at, decision.known_at) == (job.at, job.at)
     assert decision.rule.source == 'PROTOCOL.md "What happens to a half at an epoch", line 1'
     assert codes(report) == []
@@ -84,15 +90,25 @@ def test_operations_without_effect_say_why(job: InMemoryJob) -> None:
     report = report_of(job)
     reasons = [event.detail["reason"] for event in report.events if event.kind == "conflict"]
     assert reasons == [
-        "wrong_producer_group", "wrong_transaction_id", "conflicting_end", "duplicate_end",
-    ]  # fmt: skip
+        "wrong_producer_group",
+        "wrong_transaction_id",
+        "conflicting_end",
+        "duplicate_end",
+    ]
     effects = {
         event.detail["queue_offset"]: event.detail["effect"]
         for event in report.events
         if event.kind == "operation"
     }
-    assert effects == {0: "conflict", 1: "conflict", 2: "declines", winner: "ends", 4: "conflict",
-                       5: "conflict", 6: "conflict"}  # fmt: skip
+    assert effects == {
+        0: "conflict",
+        1: "conflict",
+        2: "declines",
+        winner: "ends",
+        4: "conflict",
+        5: "conflict",
+        6: "conflict",
+    }
     assert "line 4" in texts(report, "conflict")[0]
     assert "remark: not sure" in texts(report, "operation")[2]
     assert "cannot be read (bad_tran_type)" in texts(report, "operation")[6]
@@ -108,8 +124,9 @@ def test_a_check_shows_its_answer_and_the_end_it_led_to(job: InMemoryJob) -> Non
     job.run()
     report = report_of(job)
     assert [event.detail["answered_by"] for event in report.events if event.kind == "check"] == [
-        [0], [1],
-    ]  # fmt: skip
+        [0],
+        [1],
+    ]
     sent = texts(report, "check")
     assert sent[0].startswith("check 1 of 2 (0-0-0-1) sent to TRANS_CHECK_g: acknowledged")
     assert "not acknowledged, does not count" in sent[1]

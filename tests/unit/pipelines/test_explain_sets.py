@@ -33,13 +33,17 @@ def test_a_whole_set_is_one_story_with_its_duplicate(job: InMemoryJob) -> None:
     report = report_of(job, "0-1")
     assert report.status == "COMMITTED"
     assert [m.end and m.end["cause"] for m in report.messages] == [
-        "operation", "operation", "duplicate_in_set", "operation",
-    ]  # fmt: skip
+        "operation",
+        "operation",
+        "duplicate_in_set",
+        "operation",
+    ]
     assert [m.place is not None for m in report.messages] == [True, True, False, True]
     assert "half 0-3 for topic orders, 3 of 3 messages" in texts(report, "half")
     assert {decision.rule.source for decision in report.decisions} == {
-        'PROTOCOL.md "What happens to a half at an epoch", line 1', 'PROTOCOL.md "Sets", line 2',
-    }  # fmt: skip
+        'PROTOCOL.md "What happens to a half at an epoch", line 1',
+        'PROTOCOL.md "Sets", line 2',
+    }
 
 
 def test_an_incomplete_set_names_what_is_missing_and_what_waits(job: InMemoryJob) -> None:
@@ -110,5 +114,6 @@ def test_two_transactions_with_one_id_are_two_stories(job: InMemoryJob) -> None:
     job.run()
     found = find(job.lake, parse_target("same"))
     assert [(r.unit.queue_id, r.status) for r in reports(found, job.at)[0]] == [
-        (0, "PENDING"), (1, "PENDING"),
-    ]  # fmt: skip
+        (0, "PENDING"),
+        (1, "PENDING"),
+    ]

@@ -54,8 +54,10 @@ def test_a_rebuilt_lake_has_what_is_left_below_the_floor_and_decides_all_above(
     done = rebuild(str(path), str(new))
     floor = aged.floor
     assert (done.floor_epoch, done.first_epoch, done.last_epoch) == (
-        floor.epoch, floor.epoch + 1, aged.epoch,
-    )  # fmt: skip
+        floor.epoch,
+        floor.epoch + 1,
+        aged.epoch,
+    )
     assert rows_of(new)["epochs"] == rows_of(path)["epochs"]
     assert decided_rows_of(new) == decided_rows_of(path)
     require_sound(new)
@@ -230,9 +232,11 @@ def test_records_above_the_floor_in_one_batch_end_as_they_ended(
 
     def ends(path: Path) -> dict[tuple[int, int], str]:
         rows = Lake(str(path)).read("outcomes").to_pylist()
-        return {(r["queue_id"], r["queue_offset"]): r["outcome"] for r in rows
-                if r["outcome"] != "DISCARDED"
-                and r["cause"] not in ("late_end", "duplicate_in_set")}  # fmt: skip
+        return {
+            (r["queue_id"], r["queue_offset"]): r["outcome"]
+            for r in rows
+            if r["outcome"] != "DISCARDED" and r["cause"] not in ("late_end", "duplicate_in_set")
+        }
 
     before, after = ends(path), ends(new)
     assert len(before) > 10
@@ -276,9 +280,13 @@ def make_older(path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_was_lost_below_the_floor_cannot_be_made_again(
-    path: Path, tmp_path: Path, damage: Callable[[Path], None], one_batch: bool,
-    error: type[Exception], said: str,
-) -> None:  # fmt: skip
+    path: Path,
+    tmp_path: Path,
+    damage: Callable[[Path], None],
+    one_batch: bool,
+    error: type[Exception],
+    said: str,
+) -> None:
     damage(path)
     with pytest.raises(error, match=said):
         rebuild(str(path), str(tmp_path / "new"), one_batch)

@@ -74,10 +74,12 @@ def test_messages_above_the_floor_come_back_when_their_topic_has_deleted_them(
     begins = read_progress(old, until=job.floor.epoch).next_offsets
     queue_floors = {
         queue_id: queue_floor(Lake(str(new)).handle(ORDERS), queue_id)
-        for topic, queue_id in begins if topic == "orders"
-    }  # fmt: skip
-    assert queue_floors == {queue: end for (topic, queue), end in begins.items()
-                            if topic == "orders"}  # fmt: skip
+        for topic, queue_id in begins
+        if topic == "orders"
+    }
+    assert queue_floors == {
+        queue: end for (topic, queue), end in begins.items() if topic == "orders"
+    }
     came_back = Lake(str(new)).read(ORDERS, ["epoch"])["epoch"].to_pylist()
     assert came_back
     assert min(came_back) > job.floor.epoch

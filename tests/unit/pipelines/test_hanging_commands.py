@@ -118,11 +118,15 @@ def test_a_group_that_does_not_answer_is_told_from_one_that_does(
     now = job.at + 60_000
     monkeypatch.setattr("time.time_ns", lambda: now * 1_000_000)
     found = {row["producer_group"]: row for row in rows(job.lake, "groups")}
-    told = {group: (row["pending"], row["unanswered"], row["of_checks"], row["members"])
-            for group, row in found.items()}  # fmt: skip
+    told = {
+        group: (row["pending"], row["unanswered"], row["of_checks"], row["members"])
+        for group, row in found.items()
+    }
     assert told == {
-        "silent": (1, 5, 5, None), "unsure": (1, 1, 5, None), "gone": (0, 0, 5, None),
-    }  # fmt: skip
+        "silent": (1, 5, 5, None),
+        "unsure": (1, 1, 5, None),
+        "gone": (0, 0, 5, None),
+    }
     assert found["silent"]["oldest_at"] == "2026-01-01T00:00:00.000Z"
     assert found["silent"]["answered_at"] is None
     assert found["unsure"]["answered_at"] is not None

@@ -254,9 +254,12 @@ def test_there_are_as_many_wrong_files_as_were_once_tried() -> None:
 
 @pytest.mark.parametrize(("text", "words"), WRONG, ids=[words[0][:60] for _, words in WRONG])
 def test_a_wrong_settings_file_ends_the_start_with_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signals: None, text: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    signals: None,
+    text: str,
     words: tuple[str, ...],
-) -> None:  # fmt: skip
+) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setattr("pipelines.job.driver.start_session", None)  # no Java starts
     with socket.create_server(("127.0.0.1", 0)) as taken:

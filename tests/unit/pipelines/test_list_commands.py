@@ -52,9 +52,14 @@ def test_a_list_says_whether_and_where_a_message_was_delivered(job: InMemoryJob)
     job.run(7_000)
     found = {row["transaction_id"]: row for row in rows(*words)}
     assert {name: row["delivery"] for name, row in found.items()} == {
-        "t0": "orders:0-0", "t1": "orders:1-0", "t2": "orders:0-1", "lost": None,
-        "late": "delayed", "odd": "undeliverable", "gone": "delayed",
-    }  # fmt: skip
+        "t0": "orders:0-0",
+        "t1": "orders:1-0",
+        "t2": "orders:0-1",
+        "lost": None,
+        "late": "delayed",
+        "odd": "undeliverable",
+        "gone": "delayed",
+    }
 
     # A half that is pending again has both instants: of the record, and of the re-arm.
     again = found["lost"]
@@ -86,8 +91,11 @@ def test_a_topic_is_described_queue_by_queue(job: InMemoryJob) -> None:
     lake = ("--lake", job.lake.path)
     found = rows("topic", "describe", "orders", *lake)
     assert [(row["queue_id"], row["begin_offset"], row["end_offset"]) for row in found] == [
-        (0, 0, 2), (1, 0, 1), (2, 0, 0), (3, 0, 0),
-    ]  # fmt: skip
+        (0, 0, 2),
+        (1, 0, 1),
+        (2, 0, 0),
+        (3, 0, 0),
+    ]
     assert "there is no topic 'bills'" in said("topic", "describe", "bills", *lake, code=1)
 
 
@@ -104,8 +112,11 @@ def test_consumers_lag_by_what_they_have_not_committed(job: InMemoryJob) -> None
     assert {owner for _, owner in lags.values()} == {None}
     (group,) = rows("consumer", "list", *lake)
     assert (group["consumer_group"], group["topics"], group["queues"], group["lag"]) == (
-        "points", ["orders"], 2, 2,
-    )  # fmt: skip
+        "points",
+        ["orders"],
+        2,
+        2,
+    )
     assert len(rows("lag", "--group", "points", "--topic", "orders", *lake)) == 2
     for words, answer in (
         (("--group", "nope"), "consumer group 'nope' has read nothing of the lake"),
@@ -201,8 +212,21 @@ def test_a_group_is_reset_when_none_of_its_consumers_is_active(job: InMemoryJob)
 def test_a_consumer_that_was_not_seen_is_told_that_it_lost_its_queue(job: InMemoryJob) -> None:
     with Consumer(job.lake.path, "points", ["orders"], session_timeout_ms=1) as consumer:
         assert len(consumer.poll(5.0)) == 3
-        said("consumer", "reset", "points", "--topic", "orders", "--to", "latest", "--yes",
-             "--session", "1ms", "--lake", job.lake.path, code=2)  # fmt: skip
+        said(
+            "consumer",
+            "reset",
+            "points",
+            "--topic",
+            "orders",
+            "--to",
+            "latest",
+            "--yes",
+            "--session",
+            "1ms",
+            "--lake",
+            job.lake.path,
+            code=2,
+        )
         lake = Lake(job.lake.path)
         write_reset(lake, plan_reset(lake, "points", "orders", "latest", []), session_ms=60_000)
         with pytest.raises(StaleGenerationError):
@@ -246,15 +270,28 @@ def test_settings_are_shown_without_their_secrets(
     ):
         assert found[name]["value"] == "***"
     assert found["transaction", "check_max"] == {
-        "section": "transaction", "key": "check_max", "value": 15, "is_default": True,
-    }  # fmt: skip
+        "section": "transaction",
+        "key": "check_max",
+        "value": 15,
+        "is_default": True,
+    }
     assert not found["kafka", "bootstrap_servers"]["is_default"]
     changed = rows("config", "show", "--changed", "--conf", str(path))
     assert {row["key"] for row in changed} == {
-        "path", "bootstrap_servers", "sasl.password_env", "sasl.username", "some.new.setting",
-        "region", "new_option", "shop", "ada_env", "spark.hadoop.fs.s3a.secret.key_env",
-        "spark.executorEnv.SERVICE", "spark.driver.memory", "spark.driver.extraJavaOptions",
-    }  # fmt: skip
+        "path",
+        "bootstrap_servers",
+        "sasl.password_env",
+        "sasl.username",
+        "some.new.setting",
+        "region",
+        "new_option",
+        "shop",
+        "ada_env",
+        "spark.hadoop.fs.s3a.secret.key_env",
+        "spark.executorEnv.SERVICE",
+        "spark.driver.memory",
+        "spark.driver.extraJavaOptions",
+    }
     for output in ("table", "json", "jsonl", "csv"):
         assert "hunter2" not in said("config", "show", "--conf", str(path), "-o", output)
 
@@ -297,28 +334,55 @@ def test_what_a_producer_sent_stays_one_row_in_every_format(job: InMemoryJob, ou
 def test_tables_tell_time_from_now_and_data_tells_it_in_full(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    row = {"since": START_AT, "deliver_at": NOW + 7_200_000, "delay_ms": 1_500, "file_bytes": 1536,
-           "is_late": True, "owners": ["a", "b"], "keeps_ms": -1, "none": None}  # fmt: skip
+    row = {
+        "since": START_AT,
+        "deliver_at": NOW + 7_200_000,
+        "delay_ms": 1_500,
+        "file_bytes": 1536,
+        "is_late": True,
+        "owners": ["a", "b"],
+        "keeps_ms": -1,
+        "none": None,
+    }
     print_records(list(row), [row], "table", NOW)
     headings, shown = capsys.readouterr().out.splitlines()
     assert headings.split() == [
-        "since", "deliver_at", "delay_time", "file_size", "is_late", "owners", "keeps_time", "none",
-    ]  # fmt: skip
+        "since",
+        "deliver_at",
+        "delay_time",
+        "file_size",
+        "is_late",
+        "owners",
+        "keeps_time",
+        "none",
+    ]
     assert re.split(" {2,}", shown) == [
-        "1.5 min ago", "in 2 h", "1.5 s", "1.5 KiB", "true", "a, b", "for ever",
-    ]  # fmt: skip
+        "1.5 min ago",
+        "in 2 h",
+        "1.5 s",
+        "1.5 KiB",
+        "true",
+        "a, b",
+        "for ever",
+    ]
     print_records(list(row), [row], "jsonl", NOW)
     assert json.loads(capsys.readouterr().out) == {
-        **row, "since": "2026-01-01T00:00:00.000Z", "deliver_at": "2026-01-01T02:01:30.000Z",
-    }  # fmt: skip
+        **row,
+        "since": "2026-01-01T00:00:00.000Z",
+        "deliver_at": "2026-01-01T02:01:30.000Z",
+    }
 
 
 def test_spans_and_sizes_are_in_the_largest_unit_they_fill() -> None:
     assert ago(1_000, 1_000) == "0 ms ago"
     assert ago(0, 59_999) == "60 s ago"
     assert ago(0, 60_000) == "1 min ago"
-    assert [size(count) for count in (0, 1_023, 1_024, 1 << 40)] == ["0 B", "1023 B", "1 KiB",
-                                                                     "1 TiB"]  # fmt: skip
+    assert [size(count) for count in (0, 1_023, 1_024, 1 << 40)] == [
+        "0 B",
+        "1023 B",
+        "1 KiB",
+        "1 TiB",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -341,8 +405,9 @@ def test_a_reason_that_no_conflict_has_is_refused(job: InMemoryJob) -> None:
 
 def test_an_empty_list_is_a_sentence_for_people_and_no_row_for_programs(tmp_path: Path) -> None:
     lake = ("--lake", InMemoryJob(tmp_path / "lake").lake.path)
-    texts = {output: said("dead", "list", *lake, "-o", output)
-             for output in ("table", "json", "jsonl")}  # fmt: skip
+    texts = {
+        output: said("dead", "list", *lake, "-o", output) for output in ("table", "json", "jsonl")
+    }
     assert texts == {"table": "no dead messages\n", "json": "[]\n", "jsonl": ""}
     assert said("dead", "list", *lake, "-o", "csv").startswith("target,real_topic,")
     said("dead", "list", *lake, "-o", "xml", code=2)

@@ -123,8 +123,9 @@ def test_a_round_that_was_asked_for_outlives_a_crash(
     assert set(files_by_table(job).values()) == {1}
     told = [record.getMessage() for record in caplog.records]
     assert [text.partition(":")[0] for text in told] == [
-        "maintenance asked for by ada", "maintenance",
-    ]  # fmt: skip
+        "maintenance asked for by ada",
+        "maintenance",
+    ]
     caplog.clear()
     maintainer_of(job).after_batch(None, 0.0)  # served, once and for all
     assert caplog.records == []
@@ -237,8 +238,13 @@ def test_a_dry_run_says_what_would_be_done_and_offline_does_it(job: InMemoryJob,
     assert text.endswith("14 tables, 5 with something to do; nothing was changed\n")
     rows = json.loads(said("maintain", "--conf", conf, "--dry-run", "-o", "json"))
     assert rows[0] == {
-        "table": "half", "files": 3, "to merge": 3, "into": 1, "MB": 0.02, "to delete": 0,
-    }  # fmt: skip
+        "table": "half",
+        "files": 3,
+        "to merge": 3,
+        "into": 1,
+        "MB": 0.02,
+        "to delete": 0,
+    }
     assert count_files(job) == 3
     done = json.loads(said("maintain", "--conf", conf, "--offline", "-o", "json"))
     assert (done["files_merged"], done["merges"]) == (18, 5)
@@ -247,7 +253,7 @@ def test_a_dry_run_says_what_would_be_done_and_offline_does_it(job: InMemoryJob,
 
 
 def test_offline_is_refused_while_a_driver_holds_the_lake(job: InMemoryJob, conf: str) -> None:
-    lock = LakeLock(job.lake.place, "host:1:driver")
+    lock = LakeLock(job.lake.location, "host:1:driver")
     text = said("maintain", "--conf", conf, "--offline", code=1)
     lock.release()
     assert "is written by host:1:driver: one driver at a time" in text

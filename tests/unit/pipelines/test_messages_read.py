@@ -85,8 +85,10 @@ def test_messages_are_chosen_in_the_order_of_their_delivery(
 
 
 def test_bodies_are_text_json_or_hex(lake: str) -> None:
-    bodies = {form: [row["body"] for row in read(lake, "orders", "--body", form)]
-              for form in ("text", "json", "hex")}  # fmt: skip
+    bodies = {
+        form: [row["body"] for row in read(lake, "orders", "--body", form)]
+        for form in ("text", "json", "hex")
+    }
     assert bodies["text"] == ['{"n": 1}', "two", HOSTILE, "\\xff\x00"]
     assert bodies["json"] == [{"n": 1}, "two", HOSTILE, "\\xff\x00"]
     assert bodies["hex"] == [b'{"n": 1}'.hex(), b"two".hex(), HOSTILE.encode().hex(), "ff00"]
@@ -95,8 +97,15 @@ def test_bodies_are_text_json_or_hex(lake: str) -> None:
 def test_people_get_a_table_that_says_what_is_left_out(lake: str) -> None:
     text = said("topic", "read", "orders", "--lake", lake, "--limit", "3")
     heading, *rows, more = text.splitlines()
-    assert heading.split() == ["queue_id", "queue_offset", "stored_at", "producer_group",
-                               "transaction_id", "keys", "body"]  # fmt: skip
+    assert heading.split() == [
+        "queue_id",
+        "queue_offset",
+        "stored_at",
+        "producer_group",
+        "transaction_id",
+        "keys",
+        "body",
+    ]
     assert len(rows) == 3 and rows[2].endswith("=cmd\\u001b[2J")
     assert more == "there are more messages: --limit shows more"
     assert said("topic", "read", "none", "--lake", lake) == "no matching messages\n"
@@ -121,10 +130,15 @@ def test_sql_knows_tables_and_topics_by_their_names(lake: str) -> None:
     assert asked(lake, "SELECT max(epoch) AS epoch, count(*) AS n FROM outcomes") == [
         {"epoch": 3, "n": 7}
     ]
-    assert asked(lake, "SELECT topic, count(*) n FROM messages WHERE reason IS NULL GROUP BY ALL"
-                       " ORDER BY n DESC, topic") == [
-        {"topic": "orders", "n": 4}, {"topic": "half", "n": 1}, {"topic": "shop.bills-1", "n": 1},
-    ]  # fmt: skip
+    assert asked(
+        lake,
+        "SELECT topic, count(*) n FROM messages WHERE reason IS NULL GROUP BY ALL"
+        " ORDER BY n DESC, topic",
+    ) == [
+        {"topic": "orders", "n": 4},
+        {"topic": "half", "n": 1},
+        {"topic": "shop.bills-1", "n": 1},
+    ]
     # A table's name stays its own.
     assert asked(lake, "SELECT count(*) n FROM half") == [{"n": 7}]
     assert {"orders", "half", "topics/1"} <= {row["name"] for row in asked(lake, "SHOW TABLES")}
@@ -138,10 +152,18 @@ def test_sql_prints_any_value_in_every_form(lake: str) -> None:
     )
     (row,) = asked(lake, query)
     assert row == {
-        "a": 1, "a_2": 2, "n": 3, "b": "x", "l": [1, None], "s": {"k": "2026-01-01"}, "f": "nan",
-        "d": 0.5, "first_at": "2026-01-01T00:00:02.000Z", "first": "2026-01-01T00:00:02.000Z",
+        "a": 1,
+        "a_2": 2,
+        "n": 3,
+        "b": "x",
+        "l": [1, None],
+        "s": {"k": "2026-01-01"},
+        "f": "nan",
+        "d": 0.5,
+        "first_at": "2026-01-01T00:00:02.000Z",
+        "first": "2026-01-01T00:00:02.000Z",
         "took_ms": 1500,
-    }  # fmt: skip
+    }
     heading, shown = said("sql", query, "--lake", lake).splitlines()
     assert heading.endswith("took_time") and " ago " in shown and shown.endswith("1.5 s")
     assert "[1, null]" in said("sql", query, "--lake", lake, "-o", "csv")

@@ -43,8 +43,11 @@ def now_is(monkeypatch: pytest.MonkeyPatch, at_ms: int) -> None:
 
 def some(samples: Samples, name: str) -> Samples:
     """Return the samples of one name by the rest of theirs; those of 0 left out."""
-    return {key.removeprefix(name): value for key, value in samples.items()
-            if re.fullmatch(rf"{name}(\{{.*\}})?", key, re.DOTALL) and value}  # fmt: skip
+    return {
+        key.removeprefix(name): value
+        for key, value in samples.items()
+        if re.fullmatch(rf"{name}(\{{.*\}})?", key, re.DOTALL) and value
+    }
 
 
 def test_ends_are_counted_by_topic_and_their_waits_in_buckets() -> None:
@@ -88,8 +91,9 @@ def test_a_half_is_pending_then_given_up_then_ended_late(monkeypatch: pytest.Mon
     history.epoch(2)  # given up, the one that was asked
     samples = told.tell(history).samples()
     assert some(samples, "txlake_checks_total") == {
-        '{acknowledged="true"}': 1, '{acknowledged="false"}': 2,
-    }  # fmt: skip
+        '{acknowledged="true"}': 1,
+        '{acknowledged="false"}': 2,
+    }
     assert some(samples, "txlake_given_up_total") == {'{cause="check_max"}': 1}
     assert samples['txlake_given_up_total{cause="expired"}'] == 0
     assert samples["txlake_given_up_messages"] == 1
@@ -195,8 +199,10 @@ def test_a_scrape_of_thousands_of_hostile_topics_is_bounded_and_legal() -> None:
     collector.reset(None, State(), 0)
     plan = Plan(1, 1, {}, {}, (), "", {}, {}, "test", 2)
     tally = EpochCounts(ends={(name, "COMMITTED"): 2 for name in names})
-    rows = [{"real_topic": name, "stored_at": 1, "queue_id": 0, "queue_offset": n}
-            for n, name in enumerate(names)]  # fmt: skip
+    rows = [
+        {"real_topic": name, "stored_at": 1, "queue_id": 0, "queue_offset": n}
+        for n, name in enumerate(names)
+    ]
     state = State(halves=pa.Table.from_pylist(rows, schema=HALVES))
     attempts = pa.table({"producer_group": pa.array([], pa.string()), "acknowledged": []})
     collector.add_epoch(plan, state, tally, attempts, {}, {})

@@ -12,7 +12,6 @@ import pytest
 from pipelines.notebooks import (
     figures_health,
     figures_life,
-    figures_replay,
     figures_spark,
     history,
     replays,
@@ -63,18 +62,24 @@ def test_the_parameters_in_force_are_those_of_the_newest_epoch(job: InMemoryJob)
 
 
 def test_bars_compare_what_was_with_what_would_have_been() -> None:
-    compared = pl.DataFrame({
-        "producer_group": ["a", "b"], "checks": [15, 1], "what_if_checks": [2, 1],
-        "discards": [1, 0], "what_if_discards": [4, 0],
-    })  # fmt: skip
-    figure = figures_replay.groups(compared, {"check_max": 2, "check_interval_ms": 5})
+    compared = pl.DataFrame(
+        {
+            "producer_group": ["a", "b"],
+            "checks": [15, 1],
+            "what_if_checks": [2, 1],
+            "discards": [1, 0],
+            "what_if_discards": [4, 0],
+        }
+    )
+    figure = replays.groups(compared, {"check_max": 2, "check_interval_ms": 5})
     assert figure.get_suptitle() == "What if check_max = 2, check_interval_ms = 5?"
     widths = [[bar.get_width() for bar in axes.patches] for axes in figure.axes]
     assert widths == [[15, 1, 2, 1], [1, 0, 4, 0]]
     assert [axes.get_xlabel() for axes in figure.axes] == [
-        "checks (attempts to ask)", "halves given up",
-    ]  # fmt: skip
-    empty = figures_replay.groups(compared.clear(), {"check_max": 2})
+        "checks (attempts to ask)",
+        "halves given up",
+    ]
+    empty = replays.groups(compared.clear(), {"check_max": 2})
     assert "No group was asked" in empty.axes[0].texts[0].get_text()
 
 
@@ -137,10 +142,12 @@ def test_figures_without_anything_to_draw_say_so(job: InMemoryJob) -> None:
         for axes_text in figure.axes[0].texts
     ]
     assert texts == [
-        "Nothing was pending.", "No half has ended yet.",
+        "Nothing was pending.",
+        "No half has ended yet.",
         "No group was asked: every transaction ended in time.",
-        "There is no conflict: every operation had its effect.", "Nothing was pending.",
-    ]  # fmt: skip
+        "There is no conflict: every operation had its effect.",
+        "Nothing was pending.",
+    ]
 
 
 def test_many_pending_halves_are_cut_and_the_title_says_so(job: InMemoryJob) -> None:

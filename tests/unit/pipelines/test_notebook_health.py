@@ -80,8 +80,9 @@ def test_waits_are_from_stored_to_decided(job: InMemoryJob) -> None:
     job.run(750)
     lake = opened(job)
     assert answer(lake, "2", "waits").select("outcome", "waited_s").rows() == [
-        ("COMMITTED", 0.25), ("ROLLED_BACK", 1.75),
-    ]  # fmt: skip
+        ("COMMITTED", 0.25),
+        ("ROLLED_BACK", 1.75),
+    ]
     assert answer(lake, "2", "ends").rows() == [
         ("COMMITTED", "operation", 1, 0.25, 0.25, 0.25),
         ("ROLLED_BACK", "operation", 1, 1.75, 1.75, 1.75),
@@ -100,9 +101,10 @@ def test_each_check_has_its_first_answer(job: InMemoryJob) -> None:
     job.run(7_000, acknowledged=False)
     by_group = answer(opened(job), "2", "answers")
     assert by_group.drop("COMMIT", "ROLLBACK").rows() == [
-        ("away", 1, 0, None, 0, 0, 1), ("silent", 1, 0, None, 0, 1, 0),
+        ("away", 1, 0, None, 0, 0, 1),
+        ("silent", 1, 0, None, 0, 1, 0),
         ("knows", 1, 1, 0.0, 1, 0, 0),
-    ]  # fmt: skip
+    ]
 
 
 def test_conflicts_are_those_of_the_group_that_sent_them(job: InMemoryJob) -> None:

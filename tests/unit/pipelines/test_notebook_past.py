@@ -61,8 +61,10 @@ def test_pending_says_what_time_would_do_next(job: InMemoryJob) -> None:
     job.run(30_000)
     lake = opened(job)
     assert history.pending(lake, history.point_in_time(lake))["next"].to_list() == [
-        "check 1 of 2", "discard (check_max)", "discard (check_max)",
-    ]  # fmt: skip
+        "check 1 of 2",
+        "discard (check_max)",
+        "discard (check_max)",
+    ]
 
 
 def test_what_became_of_a_pending_half_is_its_next_outcome(job: InMemoryJob) -> None:
@@ -86,9 +88,16 @@ def test_an_instant_is_that_of_the_newest_epoch_before(job: InMemoryJob) -> None
     lake = opened(job)
     epochs = {
         text: history.point_in_time(lake, text).epoch
-        for text in ("00:00:01", "00:00:02.999", "00:00:03", "2026-01-01 00:00:05",
-                     "2026-01-01T01:00:02+01:00", "2026-01-01T00:00:03Z", "2026-02-01")
-    }  # fmt: skip
+        for text in (
+            "00:00:01",
+            "00:00:02.999",
+            "00:00:03",
+            "2026-01-01 00:00:05",
+            "2026-01-01T01:00:02+01:00",
+            "2026-01-01T00:00:03Z",
+            "2026-02-01",
+        )
+    }
     assert list(epochs.values()) == [1, 1, 2, 2, 1, 2, 2]
 
 
@@ -123,8 +132,7 @@ def test_a_version_of_delta_has_the_rows_up_to_its_epoch(job: InMemoryJob) -> No
     when = history.point_in_time(lake, "00:00:02")
     found = history.versions(lake, when, "outcomes", "checks", "topics/1")
     # Version 0 made the table.
-    assert found.rows() == [("outcomes", 2, 2, 2), ("checks", None, None, 0),
-                            ("topics/1", 2, 2, 2)]  # fmt: skip
+    assert found.rows() == [("outcomes", 2, 2, 2), ("checks", None, None, 0), ("topics/1", 2, 2, 2)]
 
 
 def test_a_version_whose_files_are_deleted_is_none_any_more(job: InMemoryJob) -> None:

@@ -89,8 +89,13 @@ def test_a_rearmed_half_waits_a_second_time(job: InMemoryJob) -> None:
     waits = lake.sql("SELECT from_epoch, to_epoch, outcome FROM waits ORDER BY from_epoch").rows()
     assert waits == [(1, 4, "DISCARDED"), (rearmed, ended, "COMMITTED")]
     assert [n for _, n in answer(lake, "2", "epochs").select("epoch", "pending").rows()] == [
-        1, 1, 1, 0, 1, 0,
-    ]  # fmt: skip
+        1,
+        1,
+        1,
+        0,
+        1,
+        0,
+    ]
 
 
 def test_a_transaction_that_nobody_ended_can_be_told_too(job: InMemoryJob) -> None:

@@ -75,14 +75,15 @@ def pending_at(rows: LakeRows, at_ms: int) -> list[Row]:
     waiting = []
     for half in rows.tables["half"]:
         ends = [
-            row for row in rows.tables["outcomes"]
+            row
+            for row in rows.tables["outcomes"]
             if (row["queue_id"], row["queue_offset"]) == (half["queue_id"], half["queue_offset"])
             and row["epoch"] <= epoch
-        ]  # fmt: skip
+        ]
         place = f"half:{half['queue_id']}-{half['queue_offset']}"
         rearms = [
             row for row in rows.tables["admin"] if row["target"] == place and row["epoch"] <= epoch
-        ]  # fmt: skip
+        ]
         is_landed = half["epoch"] <= epoch and half["error"] is None
         if is_landed and len(ends) == len(rearms):
             waiting.append(half)
@@ -133,8 +134,15 @@ def test_notebooks_have_no_logic_of_their_own(path: Path) -> None:
             tree = ast.parse(cell.source)
             kinds = {type(statement) for statement in tree.body}
             assert kinds <= {ast.Import, ast.ImportFrom, ast.Assign, ast.Expr}, cell.source
-            logic = (ast.Lambda, ast.IfExp, ast.ListComp, ast.DictComp, ast.SetComp,
-                     ast.GeneratorExp, ast.BinOp)  # fmt: skip
+            logic = (
+                ast.Lambda,
+                ast.IfExp,
+                ast.ListComp,
+                ast.DictComp,
+                ast.SetComp,
+                ast.GeneratorExp,
+                ast.BinOp,
+            )
             assert not any(isinstance(node, logic) for node in ast.walk(tree)), cell.source
 
 
@@ -225,9 +233,10 @@ def test_notebook_3_shows_what_was_pending_at_five_past_two(
     for half, fate in fates.items():
         queue, offset = map(int, half.split("-"))
         later = [
-            row["outcome"] for row in rows.tables["outcomes"] if row["epoch"] > AT_EPOCH
-            and (row["queue_id"], row["queue_offset"]) == (queue, offset)
-        ]  # fmt: skip
+            row["outcome"]
+            for row in rows.tables["outcomes"]
+            if row["epoch"] > AT_EPOCH and (row["queue_id"], row["queue_offset"]) == (queue, offset)
+        ]
         assert fate == (later[0] if later else "still pending")
     assert [one.text for one in outputs].count("True") == 1
     (outcomes, *_) = table_with(outputs, "rows of that version")

@@ -71,12 +71,19 @@ def test_a_dry_run_says_what_would_be_written(job: InMemoryJob, conf: str) -> No
     job.run()
     told = dry(conf, "tx", "commit", "1-0")
     assert (told["topic"], told["partition"], told["body"]) == (
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC", 1, "0,",
-    )  # fmt: skip
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        1,
+        "0,",
+    )
     assert told["headers"] == {
-        "TAGS": "d", "PGROUP": "shop", "TRAN_TYPE": "8", "UNIQ_KEY": "tx-1", "ACTOR": "ada",
-        "REASON": "why", "TXV": "1",
-    }  # fmt: skip
+        "TAGS": "d",
+        "PGROUP": "shop",
+        "TRAN_TYPE": "8",
+        "UNIQ_KEY": "tx-1",
+        "ACTOR": "ada",
+        "REASON": "why",
+        "TXV": "1",
+    }
     assert told["expected"] == "COMMITTED, cause operator; delivered to topic orders, queue 0"
     assert told["epoch"] == 1
     assert expected(conf, "tx", "rollback", "half:1-0") == "ROLLED_BACK, cause operator"
@@ -180,9 +187,12 @@ def landing(job: InMemoryJob, monkeypatch: pytest.MonkeyPatch) -> list[Record]:
             offset = job.command(headers["COMMAND"], headers["TARGET"], headers["ACTOR"])
         else:
             offset = job.end(
-                DECISIONS[headers["TRAN_TYPE"]], record.half_offset,
-                queue=record.partition, group=headers["PGROUP"], actor=headers["ACTOR"],
-            )  # fmt: skip
+                DECISIONS[headers["TRAN_TYPE"]],
+                record.half_offset,
+                queue=record.partition,
+                group=headers["PGROUP"],
+                actor=headers["ACTOR"],
+            )
         job.run()
         return offset
 

@@ -151,19 +151,23 @@ def test_the_newest_record_of_a_key_holds_and_what_cannot_be_read_is_passed_over
     skip = Skip("orders", 0, 4, 5, "ada", "broken", 2)
     adoption = Adoption("orders", "earliest", "ada", "rebuilt", 3)
 
-    log = read_log([
-        topic_record("ours", "main", PROGRESS),
-        stop_record("ours", "main", stop),
-        stop_record("ours", "other", stop),
-        (b"not ours", b"1"), (None, b""), (b'["future","ours","main"]', b"{}"),
-        (b'["topic","ours","main","x"]', b'{"colour": 1}'),
-        topic_record("theirs", "main", replace(PROGRESS, topic="gone")),
-        (topic_key("theirs", "main", "gone"), None),
-        skip_record("ours", "main", skip),
-        adoption_record("ours", "main", adoption),
-        topic_record("ours", "main", newer),
-        (stop_key("ours", "main"), None),
-    ])  # fmt: skip
+    log = read_log(
+        [
+            topic_record("ours", "main", PROGRESS),
+            stop_record("ours", "main", stop),
+            stop_record("ours", "other", stop),
+            (b"not ours", b"1"),
+            (None, b""),
+            (b'["future","ours","main"]', b"{}"),
+            (b'["topic","ours","main","x"]', b'{"colour": 1}'),
+            topic_record("theirs", "main", replace(PROGRESS, topic="gone")),
+            (topic_key("theirs", "main", "gone"), None),
+            skip_record("ours", "main", skip),
+            adoption_record("ours", "main", adoption),
+            topic_record("ours", "main", newer),
+            (stop_key("ours", "main"), None),
+        ]
+    )
 
     assert log.of("ours", "main") == {"orders": newer}
     assert log.topics.keys() == {("ours", "main", "orders")}
@@ -259,9 +263,15 @@ def test_a_name_of_ours_is_never_a_users() -> None:
 
 def row(queue_offset: int, **columns: Any) -> dict[str, Any]:
     return {
-        "queue_id": 0, "queue_offset": queue_offset, "stored_at": 1_000, "source": "half",
-        "half_queue_id": 1, "half_queue_offset": queue_offset, "body": b"b", **columns,
-    }  # fmt: skip
+        "queue_id": 0,
+        "queue_offset": queue_offset,
+        "stored_at": 1_000,
+        "source": "half",
+        "half_queue_id": 1,
+        "half_queue_offset": queue_offset,
+        "body": b"b",
+        **columns,
+    }
 
 
 def test_a_record_has_the_time_of_its_half_or_of_its_delivery_and_the_key_that_is_asked_for() -> (

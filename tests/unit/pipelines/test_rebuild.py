@@ -111,8 +111,11 @@ def test_a_lake_is_rebuilt_from_nothing_but_half_and_op(
 
     def ended(path: Path) -> dict[tuple[int, int], str]:
         outcomes = Lake(str(path)).read("outcomes").to_pylist()
-        return {(r["queue_id"], r["queue_offset"]): r["outcome"] for r in outcomes
-                if r["outcome"] != "DISCARDED"}  # fmt: skip
+        return {
+            (r["queue_id"], r["queue_offset"]): r["outcome"]
+            for r in outcomes
+            if r["outcome"] != "DISCARDED"
+        }
 
     # Without the discards of history nobody was late, and no rejected end was too late.
     assert {k: v for k, v in ended(new).items() if k in ended(sound_lake)} == ended(sound_lake)
@@ -251,5 +254,6 @@ def test_the_id_of_a_message_is_the_same_in_a_lake_that_is_made_anew(tmp_path: P
     assert bodies("old", *place) != bodies("new", *place)
     by_id = bodies("new", "topic", "id")
     assert bodies("old", "topic", "id") == by_id
-    assert set(by_id) == {("orders", one) for one in ("half:0-0", "half:0-1", "half:0-2",
-                                                      "schedule:0-0")}  # fmt: skip
+    assert set(by_id) == {
+        ("orders", one) for one in ("half:0-0", "half:0-1", "half:0-2", "schedule:0-0")
+    }

@@ -14,8 +14,17 @@ from tests.support.lake_rows import LakeRows
 from tests.support.mutation import LAST
 from txlake.protocol import CHECK_MAX_TOPIC
 
-TABLES = ("outcomes", "conflicts", "checks", "delayed", "deliveries", "pending", "waiting",
-          "catalog", "admin")  # fmt: skip
+TABLES = (
+    "outcomes",
+    "conflicts",
+    "checks",
+    "delayed",
+    "deliveries",
+    "pending",
+    "waiting",
+    "catalog",
+    "admin",
+)
 TOPICS = ("orders", "parts", CHECK_MAX_TOPIC)
 
 
@@ -83,11 +92,15 @@ def test_a_row_that_is_there_twice_is_named_in_every_table(changed: Callable[...
 
 def test_a_changed_value_is_named_with_both_values(changed: Callable[..., Path]) -> None:
     values: dict[str, tuple[str, Any]] = {
-        "outcomes": ("cause", "operator"), "conflicts": ("reason", "orphan_expired"),
-        "delayed": ("deliver_at", 7), "deliveries": ("action", "CANCELLED"),
-        "pending": ("check_times", 9), "waiting": ("position", 5), "catalog": ("queue_count", 99),
+        "outcomes": ("cause", "operator"),
+        "conflicts": ("reason", "orphan_expired"),
+        "delayed": ("deliver_at", 7),
+        "deliveries": ("action", "CANCELLED"),
+        "pending": ("check_times", 9),
+        "waiting": ("position", 5),
+        "catalog": ("queue_count", 99),
         "admin": ("result", "bad_target"),
-    }  # fmt: skip
+    }
 
     def change_the_last(rows: LakeRows) -> None:
         for table, (column, value) in values.items():
@@ -147,5 +160,8 @@ def test_messages_that_do_not_fit_into_memory_are_streamed_and_compared(
         rows.messages["parts"].pop()
 
     seen = found(verify(str(changed(change))))
-    assert seen == {("topics/2", "changed", "body"), ("topics/2", "extra", None),
-                    ("topics/3", "missing", None)}  # fmt: skip
+    assert seen == {
+        ("topics/2", "changed", "body"),
+        ("topics/2", "extra", None),
+        ("topics/3", "missing", None),
+    }

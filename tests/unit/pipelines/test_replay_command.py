@@ -44,8 +44,9 @@ def test_without_checks_all_that_is_silent_is_given_up(sound_lake: Path) -> None
     ends = {row["transaction_id"]: row for row in answer.outcomes.to_pylist()}
     assert ends["young"]["outcome"] is None
     assert (ends["young"]["what_if_outcome"], ends["young"]["what_if_cause"]) == (
-        "DISCARDED", "check_max",
-    )  # fmt: skip
+        "DISCARDED",
+        "check_max",
+    )
     assert ends["nobody"]["what_if_decided_at"] < ends["nobody"]["decided_at"]
 
 
@@ -89,8 +90,16 @@ class TestCommand:
         arguments = ("--lake", str(sound_lake), "--into", into, "--epochs", "1-2")
         assert "epochs 1 to 2 added" in self._run(*arguments).stdout
         assert "nothing was added" in self._run(*arguments).stdout
-        done = self._run("--lake", str(sound_lake), "--what-if", "check_max=0", "--what-if",
-                         "late_end_policy=reject", "-o", "json")  # fmt: skip
+        done = self._run(
+            "--lake",
+            str(sound_lake),
+            "--what-if",
+            "check_max=0",
+            "--what-if",
+            "late_end_policy=reject",
+            "-o",
+            "json",
+        )
         told = json.loads(done.stdout)
         assert told["parameters"] == {"check_max": 0, "late_end_policy": "reject"}
         assert {row["measure"] for row in told["numbers"]} >= {"checks", "discards", "pending"}

@@ -21,9 +21,11 @@ def test_what_waits_is_counted_by_level_with_the_next_due(tmp_path: Path, conf: 
     job.run()
     waiting = read_waiting(job.lake)
     assert [(row["target"], row["level"], row["keys"]) for row in waiting.messages] == [
-        ("schedule:0-0", 1, "k1"), ("schedule:1-0", 2, None), ("half:0-0", 2, "k2"),
+        ("schedule:0-0", 1, "k1"),
+        ("schedule:1-0", 2, None),
+        ("half:0-0", 2, "k2"),
         ("schedule:0-1", None, None),
-    ]  # fmt: skip
+    ]
     assert waiting.levels == [
         {"level": 1, "waiting": 1, "next_at": START_AT + 5_000},
         {"level": 2, "waiting": 2, "next_at": START_AT + 10_000},
@@ -32,12 +34,19 @@ def test_what_waits_is_counted_by_level_with_the_next_due(tmp_path: Path, conf: 
     told = json.loads(said("schedule", "list", "--conf", conf, "-o", "json"))
     assert told["count"] == 4
     assert told["levels"][1] == {
-        "level": 2, "delay": "10 s", "waiting": 2, "next_at": "2026-01-01T00:00:10.000Z",
-    }  # fmt: skip
+        "level": 2,
+        "delay": "10 s",
+        "waiting": 2,
+        "next_at": "2026-01-01T00:00:10.000Z",
+    }
     for words, count in (
-        (("--topic", "other"), 1), (("--group", "a"), 1), (("--level", "2"), 2),
-        (("--level", "0"), 1), (("--topic", "none"), 0), (("--limit", "1"), 4),
-    ):  # fmt: skip
+        (("--topic", "other"), 1),
+        (("--group", "a"), 1),
+        (("--level", "2"), 2),
+        (("--level", "0"), 1),
+        (("--topic", "none"), 0),
+        (("--limit", "1"), 4),
+    ):
         output = said("schedule", "list", *words, "--conf", conf, "-o", "json")
         assert json.loads(output)["count"] == count, words
     text = said("schedule", "list", "--limit", "1", "--conf", conf)
@@ -76,6 +85,9 @@ def test_a_topic_is_made_grown_or_left(tmp_path: Path, conf: str) -> None:
     told = dry(conf, "topic", "create", "orders", "--queues", "3")
     assert (told["topic"], told["partition"], told["body"]) == ("TXLAKE_ADMIN", 0, None)
     assert told["headers"] == {
-        "COMMAND": "CREATE_TOPIC", "TARGET": "topic:orders:3", "ACTOR": "ada", "REASON": "why",
+        "COMMAND": "CREATE_TOPIC",
+        "TARGET": "topic:orders:3",
+        "ACTOR": "ada",
+        "REASON": "why",
         "TXV": "1",
-    }  # fmt: skip
+    }

@@ -147,8 +147,9 @@ def test_the_keys_of_groups_and_operators_are_in_their_order(
     keys = {"shop": {"old_file": str(tmp_path / "key"), "new_env": "KEY"}}
     security = parse(with_("security", keys=keys, operators={"anna_env": "KEY"}), "f").security
     assert [(key.id, key.secret) for key in security.keys["shop"]] == [
-        ("old", b"o" * 32), ("new", b"s3cret" * 6),
-    ]  # fmt: skip
+        ("old", b"o" * 32),
+        ("new", b"s3cret" * 6),
+    ]
     assert security.operators["anna"].secret == b"s3cret" * 6
     assert "s3cret" not in repr(security)
 

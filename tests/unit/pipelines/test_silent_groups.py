@@ -24,9 +24,18 @@ NO_HALVES = HALVES.empty_table()
 
 def attempts(*places: int, group: str = "g", arm: int = 0) -> pa.Table:
     """Return checks of halves of queue 0."""
-    rows = [{"queue_id": 0, "queue_offset": offset, "arm": arm, "check_times": 1,
-             "check_id": f"0-{offset}", "producer_group": group, "acknowledged": True}
-            for offset in places]  # fmt: skip
+    rows = [
+        {
+            "queue_id": 0,
+            "queue_offset": offset,
+            "arm": arm,
+            "check_times": 1,
+            "check_id": f"0-{offset}",
+            "producer_group": group,
+            "acknowledged": True,
+        }
+        for offset in places
+    ]
     return pa.Table.from_pylist(rows, schema=ATTEMPTS)
 
 

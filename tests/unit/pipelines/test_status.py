@@ -23,12 +23,23 @@ from txlake.protocol import COMMIT
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 NOW = 1_800_000_000_000
-GROUP = {"producer_group": "shop", "members": None, "pending": 1, "oldest_at": NOW,
-         "asked_at": None, "answered_at": None, "unanswered": 0, "of_checks": 5}  # fmt: skip
+GROUP = {
+    "producer_group": "shop",
+    "members": None,
+    "pending": 1,
+    "oldest_at": NOW,
+    "asked_at": None,
+    "answered_at": None,
+    "unanswered": 0,
+    "of_checks": 5,
+}
 WELL = Facts(
     LakeFacts("lake", NOW, epoch=7, epoch_at=NOW, groups=[GROUP]),
-    lags=[], drivers=Drivers("a:1:b"), publishers=(), retention_ms=7 * DAY_MS,
-)  # fmt: skip
+    lags=[],
+    drivers=Drivers("a:1:b"),
+    publishers=(),
+    retention_ms=7 * DAY_MS,
+)
 
 
 def with_lake(**values: Any) -> Facts:
@@ -72,8 +83,13 @@ def unread(oldest_at: int | None = None, gone_at: int | None = None) -> Facts:
 
 def refused(dead: int, retrying: int) -> Facts:
     """Return facts of a consumer group whose listener refused messages a minute ago."""
-    row = {"consumer_group": "points", "dead": dead, "dead_oldest_at": NOW - 60_000,
-           "retrying": retrying, "due_at": NOW + 60_000}  # fmt: skip
+    row = {
+        "consumer_group": "points",
+        "dead": dead,
+        "dead_oldest_at": NOW - 60_000,
+        "retrying": retrying,
+        "due_at": NOW + 60_000,
+    }
     return with_lake(refused=[row])
 
 
@@ -174,7 +190,7 @@ def published(since_ms: int = 0, lag: int = 1, **values: Any) -> Facts:
             id="a publisher that has stopped is not gone, too",
         ),
         pytest.param(
-            published(DAY_MS, trouble="no answer"), ["publisher_unknown"],
+            published(DAY_MS, unknown_reason="no answer"), ["publisher_unknown"],
             id="its Kafka does not answer",
         ),
         pytest.param(with_lake(epoch_at=NOW + 60_000), [], id="as far ahead as clocks can be"),
@@ -189,8 +205,14 @@ def test_a_problem_is_named_at_its_limit(facts: Facts, expected: list[str]) -> N
 
 def test_what_kafka_alone_knows_is_said_to_be_unknown() -> None:
     facts = replace(WELL, lags=None, drivers=None, retention_ms=None)
-    assert unknown_problems(facts) == ["not_running", "kafka_away", "no_epoch", "lag",
-                                       "no_check_topic", "floor_near"]  # fmt: skip
+    assert unknown_problems(facts) == [
+        "not_running",
+        "kafka_away",
+        "no_epoch",
+        "lag",
+        "no_check_topic",
+        "floor_near",
+    ]
     text = "\n".join(lines(facts))
     assert (
         "not known: not_running, kafka_away, no_epoch, lag, no_check_topic, floor_near (--conf"
@@ -241,10 +263,15 @@ def test_a_shops_lake_has_the_numbers_of_its_history(
     told = json.loads(said("status", "--lake", lake.path, "-o", "json"))
     halves = shop.states[EPOCHS].halves.to_pylist()
     discards = [o for o in shop.tables["outcomes"] if o["outcome"] == "DISCARDED"]
-    delivered = {(d["source"], d["queue_id"], d["queue_offset"])
-                 for d in shop.tables["deliveries"] if d["action"] == "DELIVERED"}  # fmt: skip
-    stuck = [(m["source"], m["half_queue_id"], m["half_queue_offset"])
-             for m in shop.messages["TRANS_UNDELIVERABLE_TOPIC"]]  # fmt: skip
+    delivered = {
+        (d["source"], d["queue_id"], d["queue_offset"])
+        for d in shop.tables["deliveries"]
+        if d["action"] == "DELIVERED"
+    }
+    stuck = [
+        (m["source"], m["half_queue_id"], m["half_queue_offset"])
+        for m in shop.messages["TRANS_UNDELIVERABLE_TOPIC"]
+    ]
     assert told["epoch"] == EPOCHS
     assert told["pending"] == sum(half["discard_cause"] is None for half in halves)
     assert told["discarded"] == sum(half["discard_cause"] is not None for half in halves)

@@ -137,16 +137,21 @@ _BUSY = "import sys\nwhile True:\n    sum(range(10_000))\n"
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it reads /proc")
 def test_processor_time_is_that_of_a_process_and_of_all_that_it_has_started() -> None:
-    shell = subprocess.Popen([
-        sys.executable, "-c",
-        f"import subprocess, sys; subprocess.run([sys.executable, '-c', {_BUSY!r}])",
-    ], start_new_session=True)  # fmt: skip
+    shell = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            f"import subprocess, sys; subprocess.run([sys.executable, '-c', {_BUSY!r}])",
+        ],
+        start_new_session=True,
+    )
     try:
         # A new one each time: it looks for new processes only now and then.
         wait_until(
-            lambda: ProcessorTime([shell.pid])() > 0.5, "processor time of the process in it",
+            lambda: ProcessorTime([shell.pid])() > 0.5,
+            "processor time of the process in it",
             seen=lambda: ProcessorTime([shell.pid])(),
-        )  # fmt: skip
+        )
     finally:
         os.killpg(shell.pid, 9)
         shell.wait()

@@ -121,8 +121,10 @@ def test_alerts_and_dashboard_name_metrics_that_a_scrape_has() -> None:
     unseen = {name for name in scraped if re.match("(txlake|rocketmq)", name)} - named
     # One of both is enough of a histogram; the number of an epoch is not a quantity.
     assert {re.sub("_(bucket|count|sum|created)$", "", name) for name in unseen} <= {
-        "txlake_epoch_seconds", "rocketmq_transaction_finish_latency", "txlake_last_epoch",
-    }  # fmt: skip
+        "txlake_epoch_seconds",
+        "rocketmq_transaction_finish_latency",
+        "txlake_last_epoch",
+    }
 
 
 def test_the_dashboards_expressions_are_promql(tmp_path: Path) -> None:

@@ -33,8 +33,11 @@ AGREED = Seen(
     published=("b", "killed", "a"),
     rolled_back=("no-stock",),
     causes={
-        "a": "operation", "b": "operation", "killed": "check_answer",
-        "no-stock": "operation", "lost": "check_max",
+        "a": "operation",
+        "b": "operation",
+        "killed": "check_answer",
+        "no-stock": "operation",
+        "lost": "check_max",
     },
     reminded=("b",),
     reminded_after_ms={"b": 5_000},
@@ -43,7 +46,7 @@ AGREED = Seen(
     pointed=("a", "b", "killed"),
     balance_points=30,
     killed="killed",
-)  # fmt: skip
+)
 
 
 def test_what_agrees_is_told_by_silence() -> None:
@@ -153,9 +156,13 @@ def test_program_ends_with_the_code_of_what_it_saw(
 
 def test_news_are_told_once_when_they_are_seen() -> None:
     before = replace(
-        AGREED, delivered=("a", "b"), reminded=(), reminded_after_ms={}, given_up=(),
+        AGREED,
+        delivered=("a", "b"),
+        reminded=(),
+        reminded_after_ms={},
+        given_up=(),
         checks={"lost": 14},
-    )  # fmt: skip
+    )
     assert milestones(before, AGREED) == [
         "check-back: the restarted order service was asked 2 times about killed and answered "
         "COMMIT: delivered",

@@ -57,42 +57,100 @@ SECTIONS = {
 
 # What rows may hold, by hand: a new one is written down here and in the protocol.
 HALF_ERRORS = [
-    "bad_timestamp", "newer_version", "bad_producer_group", "bad_transaction_id", "bad_real_topic",
-    "bad_set", "too_large",
-]  # fmt: skip
-OPERATION_ERRORS = [
-    "bad_timestamp", "newer_version", "bad_tran_type", "bad_producer_group", "bad_offsets",
+    "bad_timestamp",
+    "newer_version",
+    "bad_producer_group",
     "bad_transaction_id",
-]  # fmt: skip
+    "bad_real_topic",
+    "bad_set",
+    "too_large",
+]
+OPERATION_ERRORS = [
+    "bad_timestamp",
+    "newer_version",
+    "bad_tran_type",
+    "bad_producer_group",
+    "bad_offsets",
+    "bad_transaction_id",
+]
 ADMIN_ERRORS = ["bad_timestamp", "newer_version", "unknown_command"]
 CAUSES = [
-    "operation", "check_answer", "operator", "late_end", "duplicate_in_set", "check_max", "expired",
-]  # fmt: skip
+    "operation",
+    "check_answer",
+    "operator",
+    "late_end",
+    "duplicate_in_set",
+    "check_max",
+    "expired",
+]
 CONFLICTS = [
-    "unreadable_operation", "unknown_half", "below_floor", "unreadable_half",
-    "wrong_producer_group", "bad_signature", "no_transaction_id", "wrong_transaction_id",
-    "after_immunity", "duplicate_end", "conflicting_end", "end_after_discard", "orphan_expired",
-]  # fmt: skip
+    "unreadable_operation",
+    "unknown_half",
+    "below_floor",
+    "unreadable_half",
+    "wrong_producer_group",
+    "bad_signature",
+    "no_transaction_id",
+    "wrong_transaction_id",
+    "after_immunity",
+    "duplicate_end",
+    "conflicting_end",
+    "end_after_discard",
+    "orphan_expired",
+]
 RESULTS = [
-    "rearmed", "not_discarded", "resent", "not_pending", "resumed", "not_undeliverable",
-    "cancelled", "not_delayed", "created", "grown", "unchanged", "altered", "no_such_topic",
-    "accepted", "bad_target", "noted",
+    "rearmed",
+    "not_discarded",
+    "resent",
+    "not_pending",
+    "resumed",
+    "not_undeliverable",
+    "cancelled",
+    "not_delayed",
+    "created",
+    "grown",
+    "unchanged",
+    "altered",
+    "no_such_topic",
+    "accepted",
+    "bad_target",
+    "noted",
     "still_undeliverable",
-]  # fmt: skip
+]
 ACTIONS = ["DELIVERED", "UNDELIVERABLE", "CANCELLED"]
 UNDELIVERABLE_REASONS = ["topic_not_allowed", "group_topics_max", "queue_out_of_range"]
-ALL_REASONS = sorted({
-    *HALF_ERRORS, *OPERATION_ERRORS, *ADMIN_ERRORS, *CAUSES, *CONFLICTS, *RESULTS, *ACTIONS,
-    *UNDELIVERABLE_REASONS, COMMITTED, ROLLED_BACK, DISCARDED,
-})  # fmt: skip
+ALL_REASONS = sorted(
+    {
+        *HALF_ERRORS,
+        *OPERATION_ERRORS,
+        *ADMIN_ERRORS,
+        *CAUSES,
+        *CONFLICTS,
+        *RESULTS,
+        *ACTIONS,
+        *UNDELIVERABLE_REASONS,
+        COMMITTED,
+        ROLLED_BACK,
+        DISCARDED,
+    }
+)
 # Words that stand in the code where a reason could, and are none.
 NO_REASONS = {
-    "valid", "waits", "wins", "due", "COMMIT", "ROLLBACK", "UNKNOWN", "UNREADABLE", "headers",
-}  # fmt: skip
+    "valid",
+    "waits",
+    "wins",
+    "due",
+    "COMMIT",
+    "ROLLBACK",
+    "UNKNOWN",
+    "UNREADABLE",
+    "headers",
+}
 REASON_FILES = [
-    *sorted((ROOT / "checker" / "rules").glob("*.py")), ROOT / "checker" / "decide.py",
+    *sorted((ROOT / "checker" / "rules").glob("*.py")),
+    ROOT / "checker" / "decide.py",
     ROOT / "storage" / "wire" / "decode.py",
-]  # fmt: skip
+]
 
 
 def type_text(kind: pa.DataType) -> str:

@@ -53,8 +53,9 @@ def test_the_readmes_row_has_columns_of_its_table() -> None:
 def test_the_readmes_screen_has_the_rows_of_the_demos_table() -> None:
     console = Console(file=io.StringIO(), width=90, record=True)
     console.print(table_of(Seen(forgotten=("one",)), ""))
-    drawn, shown = (re.findall(r"^[│┃] (.*?) +[│┃]", text, re.M) for text in
-                    (console.export_text(), README))  # fmt: skip
+    drawn, shown = (
+        re.findall(r"^[│┃] (.*?) +[│┃]", text, re.M) for text in (console.export_text(), README)
+    )
     assert shown == drawn
 
 
@@ -146,8 +147,11 @@ def test_links_lead_to_sections_that_exist(document: Path) -> None:
 
 def test_each_threat_names_a_test_that_tries_it() -> None:
     table = (ROOT / "docs" / "SECURITY.md").read_text("utf-8").partition("## Threats\n")[2]
-    rows = [line.split(" | ") for line in table.partition("\n## ")[0].splitlines()
-            if line.startswith("| ")][1:]  # fmt: skip
+    rows = [
+        line.split(" | ")
+        for line in table.partition("\n## ")[0].splitlines()
+        if line.startswith("| ")
+    ][1:]
     assert len(rows) > 10
     for row in rows:
         assert len(row) == 5, row

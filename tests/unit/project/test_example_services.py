@@ -111,12 +111,26 @@ def consumed(order: Order, queue_id: int, queue_offset: int) -> ConsumedMessage:
     """Return a message whose half stands where it stands."""
     body = messages_of(order)[0].body
     return ConsumedMessage(
-        topic="orders", queue_id=queue_id, queue_offset=queue_offset, body=body,
-        keys=order.order_id, tags=order.item, properties={}, transaction_id=order.order_id,
-        producer_group="order-service", stored_at=datetime.now(timezone.utc), born_at=None,
-        source="half", real_topic="orders", asked_queue_id=None, reason=None,
-        half_queue_id=queue_id, half_queue_offset=queue_offset, raw_headers=None, epoch=1,
-    )  # fmt: skip
+        topic="orders",
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        body=body,
+        keys=order.order_id,
+        tags=order.item,
+        properties={},
+        transaction_id=order.order_id,
+        producer_group="order-service",
+        stored_at=datetime.now(timezone.utc),
+        born_at=None,
+        source="half",
+        real_topic="orders",
+        asked_queue_id=None,
+        reason=None,
+        half_queue_id=queue_id,
+        half_queue_offset=queue_offset,
+        raw_headers=None,
+        epoch=1,
+    )
 
 
 def test_message_that_comes_again_adds_no_points(tmp_path: Path) -> None:

@@ -13,9 +13,25 @@ ROOMS = ("pipelines", "storage", "checker", "client/txlake")
 # They say neither what a value holds nor what a function does. `told` was the name of eight
 # functions, a class, an alias and two modules.
 OLD_WORDS = {
-    "again", "asked", "found", "given", "heard", "least", "most", "one", "said", "saw", "so",
-    "take_up", "there", "those", "told", "took_up", "what", "who",
-}  # fmt: skip
+    "again",
+    "asked",
+    "found",
+    "given",
+    "heard",
+    "least",
+    "most",
+    "one",
+    "said",
+    "saw",
+    "so",
+    "take_up",
+    "there",
+    "those",
+    "told",
+    "took_up",
+    "what",
+    "who",
+}
 # A field of the JSON that `txlake replay --verify -o json` prints.
 INTERFACES = {("pipelines/replay/compare.py", "there")}
 

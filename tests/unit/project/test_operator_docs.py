@@ -42,8 +42,9 @@ def make_lake(folder: Path) -> InMemoryJob:
     job.half("019b76da91a1", keys="order-1001", producer_group="shop")
     job.half("019b76da91a2", keys="order-1002", producer_group="shop")
     job.half("019b76da91a3", keys="order-1003", producer_group="shop", real_topic="bills")
-    job.half("019b76da91a4", keys="order-1004", producer_group="shop",
-             deliver_at=START_AT + 7_200_000)  # fmt: skip
+    job.half(
+        "019b76da91a4", keys="order-1004", producer_group="shop", deliver_at=START_AT + 7_200_000
+    )
     job.schedule(queue=16, delay_level=17, keys="reminder-7")
     job.end(COMMIT, 2, 3, group="shop")
     job.end(COMMIT, 0, group="shopp")
@@ -61,9 +62,15 @@ def make_lake(folder: Path) -> InMemoryJob:
 
 def make_consumer(job: InMemoryJob) -> None:
     """Let a group have read queue 0 of topic orders 20 s ago, and hold it."""
-    row = {"consumer_group": "points", "topic": "orders", "queue_id": 0, "queue_offset": 0,
-           "generation": 1, "owner": "host-a:4711:5f0c1d2e",
-           "committed_at": instant(START_AT + 50_000)}  # fmt: skip
+    row = {
+        "consumer_group": "points",
+        "topic": "orders",
+        "queue_id": 0,
+        "queue_offset": 0,
+        "generation": 1,
+        "owner": "host-a:4711:5f0c1d2e",
+        "committed_at": instant(START_AT + 50_000),
+    }
     rows = pa.Table.from_pylist([row], schema=CONSUMER_OFFSETS)
     write_deltalake(job.lake.table_path("consumer_offsets"), rows)
 

@@ -83,7 +83,7 @@ def test_a_reader_needs_what_the_page_says(sound_lake: Path, tmp_path: Path) -> 
         codecs |= {codec for path in delta.file_uris() for codec in codecs_of(path)}
 
     (tmp_path / "topics" / "1").mkdir(parents=True)  # as an epoch writes messages
-    write_file(Lake(str(tmp_path)).place, "topics/1", "new.parquet", lake.read("topics/1"))
+    write_file(Lake(str(tmp_path)).location, "topics/1", "new.parquet", lake.read("topics/1"))
     codecs |= codecs_of(f"{tmp_path}/topics/1/new.parquet")
     assert codecs == {"ZSTD", "SNAPPY"}
 

@@ -75,20 +75,29 @@ def test_the_text_that_is_shown_is_the_one_that_is_signed(vector: dict[str, Any]
 
 
 def test_the_pages_examples_are_vectors() -> None:
-    by_why = {vector["why"]: vector for kind in ("halves", "operations", "checks")
-              for vector in GIVEN[kind]}  # fmt: skip
-    half, operation = by_why["the least that a half needs"], by_why[
-        "the least that an operation needs"]  # fmt: skip
+    by_why = {
+        vector["why"]: vector
+        for kind in ("halves", "operations", "checks")
+        for vector in GIVEN[kind]
+    }
+    half, operation = (
+        by_why["the least that a half needs"],
+        by_why["the least that an operation needs"],
+    )
     check = by_why["a null value is `-,`, not the digest of nothing"]
-    blocks = [textwrap.dedent(block) for block in
-              re.findall(r"^ *```text\n(.*?)^ *```", PAGE, re.M | re.S)]  # fmt: skip
+    blocks = [
+        textwrap.dedent(block)
+        for block in re.findall(r"^ *```text\n(.*?)^ *```", PAGE, re.M | re.S)
+    ]
     shown = [[line.split(maxsplit=2)[:2] for line in block.splitlines()] for block in blocks]
     assert shown[0] == half["headers"]
     assert shown[1] == operation["headers"]
     assert f"signed text  {check['signed_text']}\n" in blocks[2]
     assert f"SIG          {check['headers'][-1][1]}\n" in blocks[2]
-    queues = {(one["topic"], one["queue_id"], one["half_queues"]): one["half_queue"]
-              for one in GIVEN["half_queues"]}  # fmt: skip
+    queues = {
+        (one["topic"], one["queue_id"], one["half_queues"]): one["half_queue"]
+        for one in GIVEN["half_queues"]
+    }
     told = re.findall(r"`(\w+)/(\d+)` of (\d+) is (\d+)", PAGE)
     assert len(told) == 2
     for topic, queue_id, count, half_queue in told:
@@ -123,15 +132,19 @@ def test_the_queue_of_a_key_is_the_one_that_the_page_computes() -> None:
     for vector in GIVEN["ordering_keys"]:
         assert vector["queue_id"] == page["queue_for_key"](vector["key"], vector["queues"])
 
-    of_4 = {vector["key"]: vector["queue_id"] for vector in GIVEN["ordering_keys"]
-            if vector["queues"] == 4}  # fmt: skip
+    of_4 = {
+        vector["key"]: vector["queue_id"]
+        for vector in GIVEN["ordering_keys"]
+        if vector["queues"] == 4
+    }
     assert re.findall(r"`c-7` of 4 is queue (\d)", PAGE) == [str(of_4["c-7"])]
 
 
 def test_the_table_of_keys_is_of_the_vectors() -> None:
     wire = (FILE.parents[1] / "docs" / "protocol" / "wire.md").read_text("utf-8")
-    queues = {(vector["key"], vector["queues"]): vector["queue_id"]
-              for vector in GIVEN["ordering_keys"]}  # fmt: skip
+    queues = {
+        (vector["key"], vector["queues"]): vector["queue_id"] for vector in GIVEN["ordering_keys"]
+    }
     (head,) = re.findall(r"^\| key \| of (.*) \|$", wire, re.M)
     counts = [int(count) for count in head.split(" | of ")]
     rows = re.findall(r"^\| `(\S+)` \| (\d+(?: \| \d+)*) \|$", wire, re.M)
@@ -142,14 +155,13 @@ def test_the_table_of_keys_is_of_the_vectors() -> None:
 
 
 def test_each_name_of_the_protocol_is_in_the_machines_list() -> None:
-    of_kinds = [name for kind in ("half", "operation", "check", "admin")
-                for name in GIVEN["names"][kind]]  # fmt: skip
+    of_kinds = [
+        name for kind in ("half", "operation", "check", "admin") for name in GIVEN["names"][kind]
+    ]
     assert sorted(set(of_kinds)) == GIVEN["names"]["reserved"] == sorted(p.RESERVED_HEADERS)
 
 
-@pytest.mark.parametrize(
-    "vector", [pytest.param(one, id=one["why"]) for one in GIVEN["halves"]]
-)  # fmt: skip
+@pytest.mark.parametrize("vector", [pytest.param(one, id=one["why"]) for one in GIVEN["halves"]])
 def test_the_fault_of_a_half_is_the_one_that_its_case_is_about(vector: dict[str, Any]) -> None:
     faults = {
         "it counts too when it cannot be read": "bad_real_topic",

@@ -244,8 +244,9 @@ def test_a_place_where_something_is_stays_as_it_is(tmp_path: Path) -> None:
 
     text = said("backup", "/proc/new", "--lake", lake.path, code=1)
     assert "the folder /proc/new cannot be made: No such file or directory" in text
-    assert "is not a lake" in said("backup", str(tmp_path / "x"), "--lake", str(tmp_path / "none"),
-                                   code=1)  # fmt: skip
+    assert "is not a lake" in said(
+        "backup", str(tmp_path / "x"), "--lake", str(tmp_path / "none"), code=1
+    )
 
 
 def test_what_the_lake_has_lost_is_named_and_no_copy_is_a_lake(tmp_path: Path) -> None:

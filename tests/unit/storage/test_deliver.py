@@ -44,11 +44,17 @@ def lake(tmp_path: Path) -> Lake:
     for table in ("half", "schedule"):
         for epoch in range(1, 4):
             rows = [
-                {"queue_id": queue, "queue_offset": 100 * epoch + n, "epoch": epoch,
-                 "stored_at": instant(START_AT), "body": chance.randbytes(200),
-                 "transaction_id": f"{table}-{queue}-{100 * epoch + n}"}
-                for queue in range(2) for n in range(100)
-            ]  # fmt: skip
+                {
+                    "queue_id": queue,
+                    "queue_offset": 100 * epoch + n,
+                    "epoch": epoch,
+                    "stored_at": instant(START_AT),
+                    "body": chance.randbytes(200),
+                    "transaction_id": f"{table}-{queue}-{100 * epoch + n}",
+                }
+                for queue in range(2)
+                for n in range(100)
+            ]
             full = [{name: row.get(name) for name in HALF.names} for row in rows]
             lake.append(table, pa.Table.from_pylist(full, schema=HALF), epoch)
     return lake
@@ -57,8 +63,13 @@ def lake(tmp_path: Path) -> Lake:
 def placements(every: int = 3) -> pa.Table:
     """Put every so many of the messages into topics, in an order that is not that of landing."""
     chance = random.Random(4)
-    places = [(s, q, 100 * e + n) for s in ("half", "schedule") for q in range(2)
-              for e in range(1, 4) for n in range(0, 100, every)]  # fmt: skip
+    places = [
+        (s, q, 100 * e + n)
+        for s in ("half", "schedule")
+        for q in range(2)
+        for e in range(1, 4)
+        for n in range(0, 100, every)
+    ]
     chance.shuffle(places)
     rows = []
     ends: dict[tuple[str, int], int] = {}
@@ -66,15 +77,23 @@ def placements(every: int = 3) -> pa.Table:
         real = chance.choice(TOPICS), chance.randrange(2)
         ends[real] = ends.get(real, -1) + 1
         rows.append(
-            {"topic": real[0], "real_topic": real[0], "real_queue_id": real[1],
-             "real_queue_offset": ends[real], "source": source, "queue_id": queue_id,
-             "queue_offset": queue_offset, "asked_queue_id": None, "reason": None}
-        )  # fmt: skip
+            {
+                "topic": real[0],
+                "real_topic": real[0],
+                "real_queue_id": real[1],
+                "real_queue_offset": ends[real],
+                "source": source,
+                "queue_id": queue_id,
+                "queue_offset": queue_offset,
+                "asked_queue_id": None,
+                "reason": None,
+            }
+        )
     return pa.Table.from_pylist(rows, schema=PLACEMENTS)
 
 
 def delivery(lake: Lake, rows: pa.Table) -> Delivery:
-    return Delivery(lake.place, 4, START_AT, rows, TABLES)
+    return Delivery(lake.location, 4, START_AT, rows, TABLES)
 
 
 def commit(lake: Lake, files: Files) -> dict[str, list[dict[str, object]]]:
@@ -110,7 +129,7 @@ def test_every_message_is_where_its_placement_says(lake: Lake) -> None:
 
 def by_tasks(lake: Lake, whole: Delivery, parts: list[pa.Table]) -> Files:
     """Deliver as tasks do: each gets its own copy of the task, and a slice as bytes."""
-    landed = LandedFiles(lake.place, _files(lake, whole.placements))
+    landed = LandedFiles(lake.location, _files(lake, whole.placements))
     sent = pickle.dumps(DeliverTask(whole, landed))
     slices = (pa.RecordBatch.from_pydict({"placements": [as_bytes(part)]}) for part in parts)
     return merge_files(
@@ -200,10 +219,16 @@ def test_where_bytes_are_moved_can_be_said(where: str, few: int, many: int) -> N
 def test_of_many_topics_each_is_written_by_one_task_and_of_few_rows_of_one_by_all() -> None:
     def rows(topics: int, of_each: int) -> pa.Table:
         named = [
-            {"topic": f"t{number % topics}", "source": "half", "queue_id": 0,
-             "queue_offset": number, "real_queue_id": 0, "real_queue_offset": number // topics}
+            {
+                "topic": f"t{number % topics}",
+                "source": "half",
+                "queue_id": 0,
+                "queue_offset": number,
+                "real_queue_id": 0,
+                "real_queue_offset": number // topics,
+            }
             for number in range(topics * of_each)
-        ]  # fmt: skip
+        ]
         return pa.Table.from_pylist(named, schema=PLACEMENTS)
 
     def topics_of(parts: list[pa.Table]) -> list[int]:

@@ -57,9 +57,14 @@ def mixed(chance: random.Random, at: int, places: dict[int, int]) -> Row:
     level = chance.choice((None, None, 0, 1, 2, 3, 4, 99))
     later = (None, -FAR_MS, -1, 0, 1_000, MINUTE_MS, 600_000, 999_999, 1_000_001, FAR_MS)
     after = chance.choice(later)
-    return {"queue_id": queue_id, "queue_offset": places[queue_id], "stored_at": at,
-            "delay_level": level, "deliver_at": None if after is None else at + after,
-            "real_topic": "orders"}  # fmt: skip
+    return {
+        "queue_id": queue_id,
+        "queue_offset": places[queue_id],
+        "stored_at": at,
+        "delay_level": level,
+        "deliver_at": None if after is None else at + after,
+        "real_topic": "orders",
+    }
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -109,9 +114,11 @@ def test_files_without_order_or_statistics_are_read_whole(lake: Lake) -> None:
     write_deltalake(lake.table_path("schedule"), landed, mode="append")
     (file,) = files_of(lake, "schedule")
     pq.write_table(
-        lake.read("schedule"), f"{lake.path}/schedule/{file.path}",
-        write_statistics=False, row_group_size=100,
-    )  # fmt: skip
+        lake.read("schedule"),
+        f"{lake.path}/schedule/{file.path}",
+        write_statistics=False,
+        row_group_size=100,
+    )
     named = frame(rows[100:105])
     due = (START_AT - FAR_MS, START_AT - 1)  # wrong for all
     assert groups_read(lake, named, due) == [5]
@@ -142,9 +149,16 @@ def test_a_due_message_that_is_not_there_stops_the_epoch(lake: Lake) -> None:
     lake.create_table("topics/1")
     rows = spread(random.Random(7), 10)
     land(lake, [row for row in rows if row["queue_offset"] != 8], 1)
-    place = {"topic": "orders", "real_topic": "orders", "real_queue_id": 0, "real_queue_offset": 0,
-             "source": "schedule", "queue_id": 4, "asked_queue_id": None,
-             "reason": None}  # fmt: skip
+    place = {
+        "topic": "orders",
+        "real_topic": "orders",
+        "real_queue_id": 0,
+        "real_queue_offset": 0,
+        "source": "schedule",
+        "queue_id": 4,
+        "asked_queue_id": None,
+        "reason": None,
+    }
     there, gone = (
         pa.Table.from_pylist([{**place, "queue_offset": offset}], schema=PLACEMENTS)
         for offset in (9, 8)
@@ -152,7 +166,7 @@ def test_a_due_message_that_is_not_there_stops_the_epoch(lake: Lake) -> None:
 
     def delivery(placements: pa.Table) -> Delivery:
         tables = {"orders": "topics/1"}
-        return Delivery(lake.place, 2, START_AT, placements, tables, (START_AT, START_AT))
+        return Delivery(lake.location, 2, START_AT, placements, tables, (START_AT, START_AT))
 
     with pytest.raises(LakeError, match="but 1 could not be found there"):
         MessageDelivery(None).deliver(lake, delivery(gone), 0)

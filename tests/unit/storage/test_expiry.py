@@ -39,8 +39,12 @@ from tests.support.lakes_with_floor import require_sound
 from tests.support.maintenance_rounds import rows_in
 from txlake.protocol import COMMIT
 
-LIMITS = {"check_max": 2, "half_retention_ms": 300_000, "orphan_operation_ttl_ms": 600_000,
-          "topics_max": 1}  # fmt: skip
+LIMITS = {
+    "check_max": 2,
+    "half_retention_ms": 300_000,
+    "orphan_operation_ttl_ms": 600_000,
+    "topics_max": 1,
+}
 
 
 def violations(lake: Lake) -> dict[str, Any]:

@@ -43,10 +43,14 @@ def message(number: int, headers: Headers | None = None) -> Headers:
 
 def record(kind: str, offset: int, body: bytes, headers: Headers, queue: int = 0) -> dict[str, Any]:
     return {
-        "topic": TOPICS[kind], "partition": queue, "offset": offset, "key": None, "value": body,
+        "topic": TOPICS[kind],
+        "partition": queue,
+        "offset": offset,
+        "key": None,
+        "value": body,
         "timestamp": instant(START_AT + offset),
         "headers": [{"key": name, "value": value} for name, value in headers.items()],
-    }  # fmt: skip
+    }
 
 
 def batches(records: list[dict[str, Any]], rows: int = 1_000) -> Iterator[pa.RecordBatch]:
@@ -71,7 +75,7 @@ def run(
 ) -> tuple[pa.Table, dict[str, list[DataFile]]]:
     """Land records and commit the files. Output: narrow rows, files by table."""
     narrow, files = [], {}
-    for batch in Landing(lake.place, epoch, LIMITS)(batches(records, rows)):
+    for batch in Landing(lake.location, epoch, LIMITS)(batches(records, rows)):
         for part, written in read_landed(batch):
             narrow.append(part)
             for table, those in written.items():
@@ -113,12 +117,19 @@ def test_log_says_of_each_file_what_is_in_it(lake: Lake) -> None:
     run(lake, records)
     (action,) = lake.table(HALF).files().to_pylist()
     assert {name: action[name] for name in action if "." in name} == {
-        "null_count.queue_id": 0, "min.queue_id": 0, "max.queue_id": 2,
-        "null_count.queue_offset": 0, "min.queue_offset": 50, "max.queue_offset": 59,
-        "null_count.epoch": 0, "min.epoch": 1, "max.epoch": 1,
-        "null_count.transaction_id": 0, "min.transaction_id": "tx-50",
+        "null_count.queue_id": 0,
+        "min.queue_id": 0,
+        "max.queue_id": 2,
+        "null_count.queue_offset": 0,
+        "min.queue_offset": 50,
+        "max.queue_offset": 59,
+        "null_count.epoch": 0,
+        "min.epoch": 1,
+        "max.epoch": 1,
+        "null_count.transaction_id": 0,
+        "min.transaction_id": "tx-50",
         "max.transaction_id": "tx-59",
-    }  # fmt: skip
+    }
     assert action["num_records"] == 10
     assert action["size_bytes"] == (Path(lake.path) / HALF / action["path"]).stat().st_size
 
@@ -157,7 +168,7 @@ def test_task_without_a_record_writes_nothing(lake: Lake) -> None:
 def test_task_that_runs_again_gives_the_same_rows_in_files_of_its_own(lake: Lake) -> None:
     records = halves(20, 50)
     first, second = (
-        list(Landing(lake.place, 1, LIMITS)(batches(records))) for _ in range(2)
+        list(Landing(lake.location, 1, LIMITS)(batches(records))) for _ in range(2)
     )  # a failed attempt, or a twin
     told = [json.loads(attempt[-1].column("files")[0].as_py()) for attempt in (first, second)]
     paths = [told_of[HALF][0]["path"] for told_of in told]
@@ -175,7 +186,7 @@ def test_decoding_grows_with_the_headers_of_a_record_and_not_with_their_square(l
         took = []
         for _ in range(3):
             began = time.process_time()
-            list(Landing(lake.place, 1, LIMITS)([batch]))
+            list(Landing(lake.location, 1, LIMITS)([batch]))
             took.append(time.process_time() - began)
         return min(took)
 
@@ -185,7 +196,7 @@ def test_decoding_grows_with_the_headers_of_a_record_and_not_with_their_square(l
 
 
 def test_file_that_is_seen_later_is_waited_for(lake: Lake) -> None:
-    (*_, last) = Landing(lake.place, 1, LIMITS)(batches(halves(3, 10)))
+    (*_, last) = Landing(lake.location, 1, LIMITS)(batches(halves(3, 10)))
     ((_, files),) = read_landed(last)
     path = Path(lake.path) / HALF / files[HALF][0].path
     path.rename(path.with_suffix(".hidden"))
@@ -200,7 +211,7 @@ def test_file_that_vacuum_has_taken_before_its_commit_is_never_named(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("storage.files.data_files.VISIBLE_S", 0.2)
-    (*_, last) = Landing(lake.place, 1, LIMITS)(batches(halves(3, 10)))
+    (*_, last) = Landing(lake.location, 1, LIMITS)(batches(halves(3, 10)))
     ((_, files),) = read_landed(last)
     (Path(lake.path) / HALF / files[HALF][0].path).unlink()
     with pytest.raises(LakeError, match="is not there after 0 s: nothing is lost, start again"):

@@ -39,8 +39,22 @@ from tests.support.maintenance_rounds import (
     run_round,
 )
 
-READ = ("half", "op", "schedule", "admin", "outcomes", "conflicts", "checks", "epochs", "pending",
-        "waiting", "delayed", "deliveries", "catalog", "topics/1")  # fmt: skip
+READ = (
+    "half",
+    "op",
+    "schedule",
+    "admin",
+    "outcomes",
+    "conflicts",
+    "checks",
+    "epochs",
+    "pending",
+    "waiting",
+    "delayed",
+    "deliveries",
+    "catalog",
+    "topics/1",
+)
 
 
 @pytest.mark.parametrize("is_full", [False, True])
@@ -108,8 +122,8 @@ class Crash(BaseException):
     """What a test raises in place of a crash."""
 
 
-def half_written(place: LakeLocation, table: str, name: str, *_: Any, **__: Any) -> None:
-    Path(place.table_path(table), name).write_bytes(b"PAR1 and no more")
+def half_written(location: LakeLocation, table: str, name: str, *_: Any, **__: Any) -> None:
+    Path(location.table_path(table), name).write_bytes(b"PAR1 and no more")
     raise Crash
 
 

@@ -63,8 +63,10 @@ def test_a_full_round_merges_all_small_files_whatever_their_level() -> None:
 
 
 def test_what_does_not_fit_together_is_merged_in_turns() -> None:
-    sizes = [[f.size_bytes // MB for f in m] for m in
-             all_merges([small(n, size=9 * MB) for n in range(10)], LIMITS)]  # fmt: skip
+    sizes = [
+        [f.size_bytes // MB for f in m]
+        for m in all_merges([small(n, size=9 * MB) for n in range(10)], LIMITS)
+    ]
     assert sizes == [[9, 9, 9, 9], [9, 9, 9, 9], [9, 9]]
 
 

@@ -16,21 +16,28 @@ AT = dt.datetime(2026, 1, 2, 3, 4, 5, 678_901, dt.timezone.utc)
 def _row(number: int) -> dict[str, object]:
     is_full = number % 3 > 0
     return {
-        "queue_id": number % 2, "queue_offset": number, "stored_at": AT, "source": "half",
+        "queue_id": number % 2,
+        "queue_offset": number,
+        "stored_at": AT,
+        "source": "half",
         "born_at": AT + dt.timedelta(microseconds=number) if is_full else None,
         "producer_group": "g\u00fc" if is_full else None,
         "asked_queue_id": number if is_full else None,
         "properties": [(f"k{n}", f"v{number}") for n in range(number % 4)] if is_full else None,
         "body": bytes([number % 256]) if number % 5 else None,
-        "half_queue_id": 0, "half_queue_offset": number, "epoch": 7,
+        "half_queue_id": 0,
+        "half_queue_offset": number,
+        "epoch": 7,
         "raw_headers": [{"key": "a", "value": None}] if number % 7 == 0 else None,
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(("start", "count"), [(0, 40), (3, 20), (13, 1), (5, 0)])
 def test_plain_rows_are_arrows_own(start: int, count: int) -> None:
-    parts = [pa.Table.from_pylist([_row(n) for n in range(first, first + 20)], schema=TOPIC)
-             for first in (0, 20)]  # fmt: skip
+    parts = [
+        pa.Table.from_pylist([_row(n) for n in range(first, first + 20)], schema=TOPIC)
+        for first in (0, 20)
+    ]
     rows = pa.concat_tables(parts).slice(start, count)
     wanted = rows.to_pylist()
     for row in wanted:

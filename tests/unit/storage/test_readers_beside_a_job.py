@@ -152,8 +152,12 @@ def test_a_lake_of_format_1_is_verified_and_rebuilt_and_else_refused(
 ) -> None:
     damage.as_format_1(lake_copy)
     before = prints(lake_copy)
-    for refused in (lambda: verify(str(lake_copy)), lambda: what_if(str(lake_copy), check_max=2),
-                    lambda: open_lake(str(lake_copy)), lambda: start(lake_copy)):  # fmt: skip
+    for refused in (
+        lambda: verify(str(lake_copy)),
+        lambda: what_if(str(lake_copy), check_max=2),
+        lambda: open_lake(str(lake_copy)),
+        lambda: start(lake_copy),
+    ):
         with pytest.raises(OlderLakeError, match=r"has format 1, .*`txlake replay --into NEW"):
             refused()
     assert "has format 1" in refusal("tx", "explain", TRANSACTION, "--lake", str(lake_copy))

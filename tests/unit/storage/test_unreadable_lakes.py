@@ -48,10 +48,14 @@ def test_a_place_where_no_lake_can_be_is_said_in_one_sentence(
     file.write_text("")
     path = place.format(file=file, folder=tmp_path)
     for words in (
-        ("verify",), ("tx", "explain", "0-0"), ("dead", "list"), ("schedule", "list"),
-        ("replay", "--verify"), ("replay", "--what-if", "check_max=1"),
+        ("verify",),
+        ("tx", "explain", "0-0"),
+        ("dead", "list"),
+        ("schedule", "list"),
+        ("replay", "--verify"),
+        ("replay", "--what-if", "check_max=1"),
         ("replay", "--into", str(tmp_path / "new")),
-    ):  # fmt: skip
+    ):
         said = refusal(*words, "--lake", path)
         assert (read in said, len(said.splitlines())) == (True, 1), (words, said)
     with pytest.raises(ConsumersLakeError) as refused:
@@ -69,9 +73,10 @@ def _consume(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "made"), [(p, made) for p, _, made in NO_PLACES.values() if made],
+    ("place", "made"),
+    [(p, made) for p, _, made in NO_PLACES.values() if made],
     ids=[name for name, (_, _, made) in NO_PLACES.items() if made],
-)  # fmt: skip
+)
 def test_a_job_refuses_such_a_place_before_it_starts_a_jvm(
     place: str, made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,9 +107,13 @@ def test_every_command_that_names_a_lake_is_tried() -> None:
 @pytest.mark.usefixtures("one_look")
 @pytest.mark.parametrize(("made", "said", "is_begun"), KINDS.values(), ids=KINDS)
 def test_a_place_that_is_no_usable_lake_is_one_sentence(
-    made: Callable[[Path], None], said: str, is_begun: bool, lake_copy: Path, tmp_path: Path,
+    made: Callable[[Path], None],
+    said: str,
+    is_begun: bool,
+    lake_copy: Path,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     made(lake_copy)
     conf = settings_of(tmp_path, lake_copy)
     require_one_sentence(lake_commands.answers(conf, lake_commands.opening_commands()), said)

@@ -77,7 +77,7 @@ def run():
     del arrays
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-print(run(), run(), in_spark._give_back() or run())
+print(run(), run(), in_spark._release_memory() or run())
 """
 
 
@@ -96,7 +96,7 @@ def test_task_that_lands_a_large_part_gives_back_at_once(
     rows: int, is_large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given_back = Mock()
-    monkeypatch.setattr(in_spark, "_give_back", given_back)
+    monkeypatch.setattr(in_spark, "_release_memory", given_back)
     monkeypatch.setattr(in_spark, "_task_running", contextlib.nullcontext)
     monkeypatch.setattr(in_spark, "_LARGE_ROWS", 10)
     batches = [pa.RecordBatch.from_pydict({"n": range(part)}) for part in (7, rows - 7)]

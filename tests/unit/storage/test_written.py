@@ -25,7 +25,7 @@ from storage.wire import record_kinds
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> LakeLocation:
+def location(tmp_path: Path) -> LakeLocation:
     for table in ("half", "schedule", "outcomes", "topics/1"):
         (tmp_path / table).mkdir(parents=True)
     return LakeLocation(str(tmp_path))
@@ -33,22 +33,24 @@ def place(tmp_path: Path) -> LakeLocation:
 
 def halves(first: int, count: int, body_bytes: int = 10, queue_id: int = 0) -> pa.Table:
     chance = random.Random(first)
-    frame = pa.table({
-        "queue_id": pa.array([queue_id] * count, pa.int32()),
-        "queue_offset": pa.array(range(first, first + count), pa.int64()),
-        "transaction_id": [f"tx-{number}" for number in range(first, first + count)],
-        "body": [chance.randbytes(body_bytes) for _ in range(count)],
-    })  # fmt: skip
+    frame = pa.table(
+        {
+            "queue_id": pa.array([queue_id] * count, pa.int32()),
+            "queue_offset": pa.array(range(first, first + count), pa.int64()),
+            "transaction_id": [f"tx-{number}" for number in range(first, first + count)],
+            "body": [chance.randbytes(body_bytes) for _ in range(count)],
+        }
+    )
     return to_rows(frame, HALF, epoch=1)
 
 
-def groups(place: LakeLocation, table: str, path: str) -> list[int]:
-    metadata = pq.ParquetFile(f"{place.path}/{table}/{path}").metadata
+def groups(location: LakeLocation, table: str, path: str) -> list[int]:
+    metadata = pq.ParquetFile(f"{location.path}/{table}/{path}").metadata
     return [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
 
 
-def test_memory_follows_a_row_group_and_not_a_file(place: LakeLocation) -> None:
-    waiting, pool, rows = FileBuffer(place, 1), pa.default_memory_pool(), 512
+def test_memory_follows_a_row_group_and_not_a_file(location: LakeLocation) -> None:
+    waiting, pool, rows = FileBuffer(location, 1), pa.default_memory_pool(), 512
     before, most = pool.bytes_allocated(), 0
     for number in range(24):
         waiting.add("half", halves(number * rows, rows, body_bytes=2_048))
@@ -56,22 +58,23 @@ def test_memory_follows_a_row_group_and_not_a_file(place: LakeLocation) -> None:
     (file,) = waiting.write()["half"]
     assert file.row_bytes > 5 * GROUP_BYTES
     assert most < 2 * GROUP_BYTES
-    assert sum(groups(place, "half", file.path)) == file.rows == 24 * rows
-    read = pq.read_table(f"{place.path}/half/{file.path}")
+    assert sum(groups(location, "half", file.path)) == file.rows == 24 * rows
+    read = pq.read_table(f"{location.path}/half/{file.path}")
     assert read["queue_offset"].to_pylist() == list(range(24 * rows))
 
 
-def test_each_table_has_a_file_and_new_ones_after_they_were_written(place: LakeLocation) -> None:
-    waiting = FileBuffer(place, 1)
+def test_each_table_has_a_file_and_new_ones_after_they_were_written(location: LakeLocation) -> None:
+    waiting = FileBuffer(location, 1)
     for _ in range(2):
         waiting.add("half", halves(0, 3))
         waiting.add("schedule", halves(0, 2))
         waiting.add("half", halves(3, 4))
         written = waiting.write()
         assert {table: [file.rows for file in files] for table, files in written.items()} == {
-            "half": [7], "schedule": [2],
-        }  # fmt: skip
-    assert len(list(Path(place.path).glob("half/*.parquet"))) == 2
+            "half": [7],
+            "schedule": [2],
+        }
+    assert len(list(Path(location.path).glob("half/*.parquet"))) == 2
     assert waiting.write() == {}
 
 
@@ -80,50 +83,53 @@ def test_each_table_has_a_file_and_new_ones_after_they_were_written(place: LakeL
     [(1, [1]), (4_096, [4_096]), (4_097, [2_049, 2_048]), (9_000, [3_000] * 3)],
 )
 def test_row_groups_of_a_part_are_equally_large(
-    place: LakeLocation, rows: int, expected: list[int]
+    location: LakeLocation, rows: int, expected: list[int]
 ) -> None:
-    write_file(place, "half", "one.parquet", halves(0, rows))
-    assert groups(place, "half", "one.parquet") == expected
+    write_file(location, "half", "one.parquet", halves(0, rows))
+    assert groups(location, "half", "one.parquet") == expected
 
 
-def test_row_group_of_large_bodies_has_few_rows(place: LakeLocation) -> None:
-    write_file(place, "half", "one.parquet", halves(0, 8, body_bytes=1 << 20))
-    assert max(groups(place, "half", "one.parquet")) <= 4
+def test_row_group_of_large_bodies_has_few_rows(location: LakeLocation) -> None:
+    write_file(location, "half", "one.parquet", halves(0, 8, body_bytes=1 << 20))
+    assert max(groups(location, "half", "one.parquet")) <= 4
 
 
-def test_new_files_are_compressed_quickly_and_merged_ones_well(place: LakeLocation) -> None:
+def test_new_files_are_compressed_quickly_and_merged_ones_well(location: LakeLocation) -> None:
     rows = halves(0, 2_000)
     digits = [
         b'{"reference":"%s"}' % random.Random(n).randbytes(40).hex().encode() for n in range(2_000)
     ]
     rows = rows.set_column(rows.schema.get_field_index("body"), rows.schema.field("body"), [digits])
-    new = write_file(place, "half", "new.parquet", rows)
-    merged = write_file(place, "half", "merged.parquet", rows, compression_level=1)
-    columns = pq.ParquetFile(f"{place.path}/half/new.parquet").metadata.row_group(0)
+    new = write_file(location, "half", "new.parquet", rows)
+    merged = write_file(location, "half", "merged.parquet", rows, compression_level=1)
+    columns = pq.ParquetFile(f"{location.path}/half/new.parquet").metadata.row_group(0)
     codecs = {columns.column(n).compression for n in range(columns.num_columns)}
     assert codecs == {"ZSTD"}
     body_bytes = sum(map(len, digits))
     assert merged.size_bytes < 0.75 * body_bytes < new.size_bytes < body_bytes
 
 
-def test_statistics_of_parts_are_those_of_all_rows_together(place: LakeLocation) -> None:
+def test_statistics_of_parts_are_those_of_all_rows_together(location: LakeLocation) -> None:
     chance = random.Random(1)
-    frame = pa.table({
-        "queue_id": pa.array([chance.choice((None, 1, 7)) for _ in range(60)], pa.int32()),
-        "queue_offset": pa.array(range(60), pa.int64()),
-        "transaction_id": [chance.choice((None, f"tx-{number}")) for number in range(60)],
-        "outcome": ["COMMITTED"] * 59 + ["L" * 200],
-    })  # fmt: skip
+    frame = pa.table(
+        {
+            "queue_id": pa.array([chance.choice((None, 1, 7)) for _ in range(60)], pa.int32()),
+            "queue_offset": pa.array(range(60), pa.int64()),
+            "transaction_id": [chance.choice((None, f"tx-{number}")) for number in range(60)],
+            "outcome": ["COMMITTED"] * 59 + ["L" * 200],
+        }
+    )
     rows = to_rows(frame, OUTCOMES, epoch=3)
-    whole = write_file(place, "outcomes", "whole.parquet", rows)
-    in_parts = FileWriter(place, "outcomes", "parts.parquet", rows.schema)
+    whole = write_file(location, "outcomes", "whole.parquet", rows)
+    in_parts = FileWriter(location, "outcomes", "parts.parquet", rows.schema)
     for start in range(0, 60, 7):
         in_parts.write(rows.slice(start, 7))
     file = in_parts.close()
     assert json.loads(file.stats) == json.loads(whole.stats)
     assert (file.rows, file.size_bytes) == (
-        60, Path(f"{place.path}/outcomes/parts.parquet").stat().st_size,
-    )  # fmt: skip
+        60,
+        Path(f"{location.path}/outcomes/parts.parquet").stat().st_size,
+    )
     told = json.loads(file.stats)
     assert told["nullCount"]["queue_id"] == rows["queue_id"].null_count > 0
     assert (told["minValues"]["queue_id"], told["maxValues"]["queue_offset"]) == (1, 59)
@@ -131,7 +137,7 @@ def test_statistics_of_parts_are_those_of_all_rows_together(place: LakeLocation)
 
 
 def test_file_that_cannot_be_written_fails_once(
-    place: LakeLocation, monkeypatch: pytest.MonkeyPatch
+    location: LakeLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full")
@@ -139,11 +145,12 @@ def test_file_that_cannot_be_written_fails_once(
     monkeypatch.setattr(sys, "unraisablehook", later.append)
     full = pa_fs.LocalFileSystem().open_output_stream("/dev/full")
     monkeypatch.setattr(
-        LakeLocation, "filesystem",
+        LakeLocation,
+        "filesystem",
         lambda *_: type("Full", (), {"open_output_stream": lambda *_: full})(),
-    )  # fmt: skip
+    )
     with pytest.raises(OSError, match="No space left"):
-        data_files.write_file(place, "half", "one.parquet", halves(0, 100))
+        data_files.write_file(location, "half", "one.parquet", halves(0, 100))
     gc.collect()
     assert later == []
 
