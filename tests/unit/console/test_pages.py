@@ -10,6 +10,7 @@ import pytest
 from pipelines.console.charts import HEIGHT, charts
 from pipelines.console.query_params import ROWS
 from pipelines.console.urls import PAGES, link
+from pipelines.console.words import status_words
 from pipelines.health.conflicts import read_conflicts
 from pipelines.health.dead_letters import read_dead
 from pipelines.health.facts import Facts, lake_facts
@@ -43,7 +44,9 @@ def test_the_overview_has_what_status_says(shop_lake: str, shop_now: int) -> Non
     shown = client(shop_lake).get("/").text
     lake = Lake(shop_lake)
     found = problems(Facts(lake_facts(lake, shop_now)))
-    assert [one.name for one in found] == re.findall(r'<strong class="bad">(\w+)</strong>', shown)
+    named = re.findall(r'<strong class="bad" title="(\w+)">([^<]+)</strong>', shown)
+    assert [one.name for one in found] == [name for name, _ in named]
+    assert all(words == status_words(name) for name, words in named)
     assert re.search(r"<h1>\d problems?</h1>", shown)
     text = said("status", "--lake", shop_lake)
     for line in text.splitlines():
@@ -51,9 +54,11 @@ def test_the_overview_has_what_status_says(shop_lake: str, shop_now: int) -> Non
         if name in ("pending", "given up", "undeliverable", "delayed", "floor"):
             assert f"<dt>{name}</dt><dd data-watch><span>{fact}</span>" in shown, line
     assert (
-        "Not known: not_running, kafka_away, no_epoch, lag, no_check_topic, publisher_stopped, "
-        "publisher_gone, publisher_lag, publisher_unknown, floor_near (--conf" in shown
+        "Not known: Not running, Kafka away, No epoch, Lag, No check topic, Publisher stopped, "
+        "Publisher gone, Publisher lag, Publisher unknown, Floor near (--conf"
+        in re.sub("<[^>]+>", "", shown)
     )
+    assert '<span title="kafka_away">Kafka away</span>' in shown
 
 
 def test_lists_have_the_rows_of_their_commands(shop_lake: str, shop_now: int) -> None:
@@ -79,7 +84,7 @@ def test_lists_have_the_rows_of_their_commands(shop_lake: str, shop_now: int) ->
     conflicts = read_conflicts(lake, None)[::-1]
     shown = console.get("/conflicts?since=90d").text
     for reason in {row["reason"] for row in conflicts}:
-        assert f"{reason}</a>" in shown
+        assert f'title="{reason}">{status_words(reason)}</a>' in shown
     assert "<h2>By group</h2>" in shown
 
 
