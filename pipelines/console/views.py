@@ -84,8 +84,7 @@ def find_page(request: Request) -> Response:
     if only is not None:
         return RedirectResponse(url("/story", of=str(only)), 303)
 
-    filters = transactions.Filters(group=query)
-    _, of_group = transactions.list_stored(lake, filters, 1)
+    of_group = transactions.count_of_group(lake, query)
     if of_group and not rows:
         return RedirectResponse(url("/transactions", group=query, state="all", since=_ANY), 303)
 

@@ -16,7 +16,7 @@ from pipelines.health.dead_letters import read_dead
 from pipelines.health.facts import Facts, lake_facts
 from pipelines.health.history import BUCKETS, History, read_history
 from pipelines.health.problems import problems
-from pipelines.health.transactions import Filters, list_pending, list_stored
+from pipelines.health.transactions import Filters, count_of_group, list_pending, list_stored
 from storage.lake.lake import Lake
 from tests.support.console_client import client, crawl, links
 from tests.support.in_memory_job import InMemoryJob
@@ -76,6 +76,8 @@ def test_lists_have_the_rows_of_their_commands(shop_lake: str, shop_now: int) ->
     some, _ = list_pending(lake, Filters(group="billing"))
     assert 0 < len(some) < len(rows)
     assert targets("/transactions?group=billing") == [row["target"] for row in some]
+    _, of_group = list_stored(lake, Filters(group="billing"), 1)
+    assert count_of_group(lake, "billing") == of_group > 0 == count_of_group(lake, "no-such-group")
     everything, count = list_stored(lake, Filters(), ROWS)
     assert targets("/transactions?state=all&since=any") == [row["target"] for row in everything]
     assert f"{count - ROWS} more" in console.get("/transactions?state=all&since=any").text
