@@ -129,7 +129,7 @@ def add_epoch(rows: SyntheticRows, epoch: int, op_next: list[int], real_next: li
 
     if epoch % SNAPSHOT_EPOCHS == 0:
         rows.take_snapshot(epoch)
-    _add_epoch(rows, epoch, at_ms, landed_before, op_next)
+    _add_epoch(rows, epoch, at_ms, landed_before, op_next, real_next)
 
 
 def _land_halves(rows: SyntheticRows, epoch: int, numbers: np.ndarray) -> None:
@@ -330,7 +330,12 @@ def _deliver_delayed(rows: SyntheticRows, epoch: int, at: Any, real_next: list[i
 
 
 def _add_epoch(
-    rows: SyntheticRows, epoch: int, at_ms: int, ops_before: list[int], ops_after: list[int]
+    rows: SyntheticRows,
+    epoch: int,
+    at_ms: int,
+    ops_before: list[int],
+    ops_after: list[int],
+    real_next: list[int],
 ) -> None:
     halves = EPOCH_ROWS // QUEUES
     ranges = [
@@ -376,7 +381,8 @@ def _add_epoch(
 
     counts = {SNAPSHOT: 1} if newest == epoch else {}
     written = rows.written(is_all=newest == epoch)
-    rows.add_to_chain(committed_row(plan, now, counts, {}, {}, written))
+    ends = {("orders", queue): offset for queue, offset in enumerate(real_next)}
+    rows.add_to_chain(committed_row(plan, now, counts, {}, ends, written))
 
 
 if __name__ == "__main__":

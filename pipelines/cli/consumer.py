@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -52,16 +51,12 @@ class _Position(click.ParamType[str | datetime]):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> str | datetime:
         """Returns the word or the number as text, or the instant."""
-        if value in ("earliest", "latest") or re.fullmatch("[0-9]{1,18}", value):
-            return str(value)
+        from pipelines.operate.consumers import parse_position
 
         try:
-            at = datetime.fromisoformat(value.replace("Z", "+00:00"))
-        except ValueError:
-            self.fail(f"{value!r}: earliest, latest, an offset, or an instant as 2026-01-31T12:00Z")
-        if at.tzinfo is None:
-            self.fail(f"{value!r}: say its time zone, as in ...Z")
-        return at
+            return parse_position(value)
+        except ValueError as error:
+            self.fail(str(error))
 
 
 @consumer.command()

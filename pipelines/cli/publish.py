@@ -86,16 +86,6 @@ def publish(context: click.Context, conf: str | None, name: str | None, quiet: b
 
 
 _name_option = click.option("--name", help="Which [publish.NAME]; without it the only one.")
-_STATUS_COLUMNS = (
-    "publisher",
-    "topic",
-    "destination",
-    "published",
-    "lag",
-    "lag_ms",
-    "active",
-    "stopped",
-)
 
 
 @publish.command()
@@ -105,28 +95,13 @@ _STATUS_COLUMNS = (
 def status(conf: str, name: str | None, output: str) -> None:
     """Show how far publishers are behind, which process is active, and why one has stopped."""
     from pipelines.publish.process import publisher_of
-    from pipelines.publish.status import read_publishers
+    from pipelines.publish.status import COLUMNS, read_publishers, topic_rows
 
     settings = settings_of(conf)
     names = None if name is None else [publisher_of(settings, name).name]
-    now = now_ms()
+    rows = topic_rows(read_publishers(settings, names), now_ms())
 
-    rows = [
-        {
-            "publisher": publisher.publisher,
-            "topic": topic.topic,
-            "destination": topic.destination,
-            "published": None if topic.published is None else sum(topic.published),
-            "lag": topic.lag,
-            "lag_ms": publisher.lag_ms(now) if topic.lag else 0,
-            "active": publisher.active,
-            "stopped": None if publisher.stop is None else publisher.stop.reason,
-        }
-        for publisher in read_publishers(settings, names)
-        for topic in publisher.topics
-    ]
-
-    print_list(_STATUS_COLUMNS, rows, len(rows), output, "no publishers or topics yet")
+    print_list(COLUMNS, rows, len(rows), output, "no publishers or topics yet")
 
 
 _change_options = stack_options(

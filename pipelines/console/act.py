@@ -5,18 +5,16 @@
 2. Its form is sent with a reason and a confirmation: the records are written to Kafka.
 3. `/written` shows the job's result for each record.
 
-What a consumer group has is written to the lake itself: its position, `/position`, and its dead
-messages (`refused.py`).
+Other pages go in the same steps, and write elsewhere: what a consumer group has, to the lake
+itself (`position.py`, `refused.py`); a skip, to the publisher's Kafka (`publishers.py`).
 """
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -29,26 +27,21 @@ from pipelines.console.actions import (
     result_text,
     summary,
 )
-from pipelines.console.forms import Form, field, require_session
+from pipelines.console.forms import NOT_SENT, Confirmation, Form, confirmation, write_once
 from pipelines.console.render import page
 from pipelines.console.urls import url
 from pipelines.console.views import lake_of, site_of
 from pipelines.errors import JobError, OperatorError
 from pipelines.explain.rows import Row
 from pipelines.health.transactions import Filters
-from pipelines.operate import consumers, records
+from pipelines.operate import records
 from pipelines.operate.topics import topic_limits
 from pipelines.settings import SecuritySettings, Settings
 from storage.lake.lake import Lake
 from txlake.protocol import TOPIC_PATTERN, Target, TopicTarget, matches
 
-log = logging.getLogger("txlake.console")
-
 TARGETS_MAX: Final = 100
-REASON_MAX: Final = 1_000
 _QUEUES_MAX: Final = 10_000
-# The session timeout of an owner that does not record its own, as `txlake consumer reset` has it.
-_SESSION_MS: Final = 30_000
 _WRITTEN = re.compile(r"(?P<offset>[0-9]{1,18})\.(?P<target>.{1,400})", re.ASCII)
 
 
@@ -111,12 +104,7 @@ def _limits(settings: Settings | None, query: Mapping[str, str]) -> list[Target]
 
 
 def write(action: Action) -> Callable[[Request, Form], Response]:
-    """Returns the handler of an action's form.
-
-    A form that is sent again leads to the same page as before. Its errors: HTTPException without a
-    session, or on a console that may not write; OperatorError; KafkaAwayError, LostInputError,
-    StartError.
-    """
+    """Returns the handler of an action's form. Its errors: those of `write_once`."""
 
     def view(request: Request, form: Form) -> Response:
         return write_once(
@@ -126,51 +114,19 @@ def write(action: Action) -> Callable[[Request, Form], Response]:
     return view
 
 
-def write_once(
-    request: Request, form: Form, write_form: Callable[[str, Settings], Response]
-) -> Response:
-    """Lets a form be written; one that is sent again leads to the same page. Errors: as `write`."""
-    actor = require_session(request, form)
-    site = site_of(request)
-    settings = site.settings
-    if not site.allow_writes or settings is None:
-        raise HTTPException(403)
-
-    form_value = field(form, "form")
-    with site.sent_forms.writing:
-        address = site.sent_forms.answer(form_value)
-        if address is not None:
-            return RedirectResponse(address, 303)
-
-        answer = write_form(actor, settings)
-        if answer.status_code == 303:
-            site.sent_forms.keep(form_value, answer.headers["location"])
-    return answer
-
-
-def lacks(form: Form) -> str:
-    """Returns what a form lacks to be written, in words."""
-    reason = field(form, "reason").strip()
-    if reason and len(reason) <= REASON_MAX and field(form, "confirmed") == "yes":
-        return ""
-    return "say why, and confirm it" if reason else "say why: it is stored with the record"
-
-
 def _write(
     request: Request, form: Form, action: Action, actor: str, settings: Settings
 ) -> Response:
     """Writes the records, and leads to their results; or shows again what the form lacks."""
     lake = lake_of(request)
-    reason = field(form, "reason").strip()
     targets = _targets(action, form.get("target", []))
-
-    trouble = lacks(form)
-    if trouble:
-        return _preview(request, lake, action, targets, 0, 400, trouble, reason)
+    sent = confirmation(form)
+    if sent.trouble:
+        return _preview(request, lake, action, targets, sent=sent)
 
     security = settings.security
     previews = [
-        (target, action.preview(lake, target, actor, reason, security)) for target in targets
+        (target, action.preview(lake, target, actor, sent.reason, security)) for target in targets
     ]
     written: list[str] = []
 
@@ -232,10 +188,8 @@ def _preview(
     lake: Lake,
     action: Action,
     targets: list[Target],
-    more: int,
-    status: int = 200,
-    trouble: str = "",
-    reason: str = "",
+    more: int = 0,
+    sent: Confirmation = NOT_SENT,
 ) -> Response:
     settings = site_of(request).settings
     security: SecuritySettings | None = None if settings is None else settings.security
@@ -255,16 +209,16 @@ def _preview(
     return page(
         request,
         "act",
-        status,
+        sent.status,
         action=action,
         rows=rows,
         more=more,
-        trouble=trouble,
-        reason=reason,
         summary=summary(expectations),
         commands=[command_line(action, target) for target in targets],
         columns=("target", "expected"),
-        then=url(f"/{action.name}", target=[str(target) for target in targets]),
+        hidden=[("target", row["target"]) for row in rows],
+        then=url(f"/{action.name}", target=[row["target"] for row in rows]),
+        sent=sent,
     )
 
 
@@ -272,83 +226,5 @@ def _targets(action: Action, texts: list[str]) -> list[Target]:
     parsed = [action.target(text) for text in texts]
     targets = [target for target in parsed if target is not None]
     if len(targets) < len(texts) or not 0 < len(targets) <= TARGETS_MAX:
-        nouns = "dead messages" if action.name == "resume" else f"targets of {action.does}"
-        raise query_params.BadQueryError(f"choose 1 to {TARGETS_MAX} {nouns}")
+        raise query_params.BadQueryError(f"choose 1 to {TARGETS_MAX} targets of {action.does}")
     return targets
-
-
-def position_page(request: Request) -> Response:
-    """Previews where a consumer group would read on; writes nothing."""
-    query = request.query_params
-    return _position_preview(request, query, query.getlist("queue"))
-
-
-def set_position(request: Request, form: Form) -> Response:
-    """Sets where a consumer group reads on, as `txlake consumer reset` does; errors as `write`."""
-
-    def set_rows(actor: str, _: Settings) -> Response:
-        values = {name: field(form, name) for name in ("group", "topic", "to")}
-        queues = [queue for queue in form.get("queue", []) if queue]
-        trouble = lacks(form)
-        if trouble:
-            reason = field(form, "reason").strip()
-            return _position_preview(request, values, queues, 400, trouble, reason)
-
-        lake = lake_of(request)
-        consumers.write_reset(lake, _plan(lake, values, queues), _SESSION_MS)
-        log.warning(
-            "%s set consumer group %s of topic %s to %s, queues %s: %s",
-            actor,
-            values["group"],
-            values["topic"],
-            values["to"],
-            ", ".join(queues) or "all",
-            field(form, "reason").strip(),
-        )
-        return RedirectResponse(url("/consumer", group=values["group"]), 303)
-
-    return write_once(request, form, set_rows)
-
-
-def _plan(lake: Lake, values: Mapping[str, str], queues: list[str]) -> list[Row]:
-    to = values.get("to", "")
-    numbers = [query_params.offset({"queue": queue}, "queue") for queue in queues if queue]
-    is_word = to in (consumers.EARLIEST, consumers.LATEST)
-    position = to if is_word else query_params.offset(values, "to")
-    if position is None:
-        raise query_params.BadQueryError("to: earliest, latest or an offset is allowed")
-
-    chosen = [number for number in numbers if number is not None]
-    return consumers.plan_reset(
-        lake, values.get("group", ""), values.get("topic", ""), position, chosen
-    )
-
-
-def _position_preview(
-    request: Request,
-    values: Mapping[str, str],
-    queues: list[str],
-    status: int = 200,
-    trouble: str = "",
-    reason: str = "",
-) -> Response:
-    lake = lake_of(request)
-    rows = _plan(lake, values, queues)
-    to_reread = sum(max(0, (row["queue_offset"] or 0) - row["new_offset"]) for row in rows)
-    to_skip = sum(max(0, row["new_offset"] - (row["queue_offset"] or 0)) for row in rows)
-
-    return page(
-        request,
-        "position",
-        status,
-        rows=rows,
-        columns=consumers.COLUMNS[2:],
-        group=values.get("group", ""),
-        topic=values.get("topic", ""),
-        to=values.get("to", ""),
-        queues=queues,
-        again=to_reread,
-        skipped=to_skip,
-        trouble=trouble,
-        reason=reason,
-    )

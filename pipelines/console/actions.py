@@ -9,7 +9,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from pipelines.explain import rule_texts
@@ -31,8 +30,9 @@ class Action:
     """One thing that an operator can do.
 
     `name`: its address; `decision`: COMMIT, ROLLBACK or a command; `does`: the verb of its button.
-    `find_targets`: all that match filters; None if it is only done to a named target. `command`:
-    the command line that does the same, without its reason. `returns_to`: the page to go on with.
+    `confirms`: what its form lets the actor confirm. `command`: the command line that does the
+    same, without its reason. `returns_to`: the page to go on with. `find_targets`: all that match
+    filters; None if it is only done to a named target.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Action:
     does: str
     title: str
     nothing: str
+    confirms: str
     command: str
     returns_to: str
     find_targets: FindTargets | None = None
@@ -81,32 +82,36 @@ ACTIONS: Final = {
     for action in (
         Action(
             "resume", p.RESUME, "Resume", "What a resume would do", "Nothing that is dead fits.",
-            "txlake dead resume {target}", "/dead", dead_targets,
+            "resumes {count} of these", "txlake dead resume {target}", "/dead", dead_targets,
         ),
         Action(
             "commit", p.COMMIT, "Commit", "What a commit would do", "Nothing pending fits.",
-            "txlake tx commit {target}", "/transactions", pending_targets,
-        ),
-        Action(
-            "rollback", p.ROLLBACK, "Roll back", "What a rollback would do",
-            "Nothing pending fits.", "txlake tx rollback {target}", "/transactions",
+            "commits {count} of these", "txlake tx commit {target}", "/transactions",
             pending_targets,
         ),
         Action(
+            "rollback", p.ROLLBACK, "Roll back", "What a rollback would do",
+            "Nothing pending fits.", "rolls back {count} of these", "txlake tx rollback {target}",
+            "/transactions", pending_targets,
+        ),
+        Action(
             "ask", p.RESEND, "Ask again", "What asking again would do", "Nothing pending fits.",
-            "txlake check resend {target}", "/transactions", pending_targets,
+            "asks again about {count} of these", "txlake check resend {target}", "/transactions",
+            pending_targets,
         ),
         Action(
             "cancel", p.CANCEL, "Cancel the delay", "What cancelling would do",
-            "Nothing is delayed under this name.", "txlake schedule cancel {target}", "/delayed",
+            "Nothing is delayed under this name.", "cancels {count} of these",
+            "txlake schedule cancel {target}", "/delayed",
         ),
         Action(
             "create_topic", p.CREATE_TOPIC, "Make the topic", "What making the topic would do",
-            "Name a topic.", "txlake topic create {topic} --queues {queue_count}", "/topics",
+            "Name a topic.", "makes the topic",
+            "txlake topic create {topic} --queues {queue_count}", "/topics",
         ),
         Action(
             "alter_topic", p.ALTER_TOPIC, "Set the limits", "What setting the limits would do",
-            "Name a limit.", "txlake topic alter {topic}", "/topics",
+            "Name a limit.", "sets the limits", "txlake topic alter {topic}", "/topics",
         ),
     )
 }  # fmt: skip
@@ -149,7 +154,7 @@ def summary(expected: Sequence[tuple[str, bool]]) -> str:
 
     Input: each expectation, and whether it is an error.
     """
-    phrases = Counter(map(partial(_phrase), expected))
+    phrases = Counter(map(_phrase, expected))
     return "; ".join(f"{count} {phrase}" for phrase, count in phrases.most_common())
 
 

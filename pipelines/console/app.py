@@ -16,7 +16,16 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pipelines.console import act, forms, message_views, overview, refused, views
+from pipelines.console import (
+    act,
+    forms,
+    message_views,
+    overview,
+    position,
+    publishers,
+    refused,
+    views,
+)
 from pipelines.console.actions import ACTIONS
 from pipelines.console.context import ConsoleContext
 from pipelines.console.query_params import BadQueryError
@@ -32,7 +41,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 # The pages made at once. The threads live as long as the console, and each has its own
 # DuckDB: one that ends with a thread of the event loop can abort the process at its end.
 _MAKERS: Final = 4
-_READS: Final[dict[str, Callable[[Request], Response]]] = {
+READS: Final[dict[str, Callable[[Request], Response]]] = {
     "/": overview.overview,
     "/find": views.find_page,
     "/transactions": views.transactions_page,
@@ -51,16 +60,19 @@ _READS: Final[dict[str, Callable[[Request], Response]]] = {
     "/consumer_dead": refused.dead_page,
     "/consumer_retries": refused.retries_page,
     "/delayed": views.delayed_page,
+    "/publishers": publishers.publishers_page,
+    "/skip": publishers.skip_page,
     "/login": forms.login_page,
     "/written": act.written_page,
-    "/position": act.position_page,
+    "/position": position.position_page,
     **{f"/consumer_{action.name}": refused.preview_page(action) for action in refused.ACTIONS},
     **{f"/{name}": act.preview_page(action) for name, action in ACTIONS.items()},
 }
 _WRITES: Final[dict[str, Callable[[Request, forms.Form], Response]]] = {
     "/login": forms.login,
     "/logout": forms.logout,
-    "/position": act.set_position,
+    "/skip": publishers.skip,
+    "/position": position.set_position,
     **{f"/consumer_{action.name}": refused.write(action) for action in refused.ACTIONS},
     **{f"/{name}": act.write(action) for name, action in ACTIONS.items()},
 }
@@ -100,7 +112,7 @@ def console_app(site: ConsoleContext) -> SecurityMiddleware:
 
         return endpoint
 
-    routes = [Route(path, threaded(view), methods=["GET"]) for path, view in _READS.items()]
+    routes = [Route(path, threaded(view), methods=["GET"]) for path, view in READS.items()]
     routes += [
         Route(path, threaded(view, has_form=True), methods=["POST"])
         for path, view in _WRITES.items()

@@ -34,7 +34,8 @@ def body_text(body: bytes, form: str | None = None) -> BodyText:
 
     A body that is no JSON, or no text, is shown in the next form that it has.
     """
-    if form in (None, JSON) and (form == JSON or body.lstrip()[:1] in (b"{", b"[")):
+    looks_like_json = body.lstrip()[:1] in (b"{", b"[")
+    if form == JSON or (form is None and looks_like_json):
         text = _json_text(body)
         if text is not None:
             return _cut(JSON, _json_lines(text))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from pipelines.health.history import BUCKETS, History
@@ -42,8 +43,8 @@ class Mark:
 class Chart:
     """Lines over the same time and the same height.
 
-    `ticks`: the axis of values, from its top to its foot; `values`: of each bucket that is known;
-    `changes`: restarts and take-overs.
+    `ticks`: the axis of values, from its top to its foot, some of them empty; `values`: of each
+    bucket that is known; `changes`: restarts and take-overs.
     """
 
     name: str
@@ -74,11 +75,7 @@ def charts(history: History) -> list[Chart]:
     rates = {"landed": rate("landed"), "ended": rate("ended"), "given up": rate("given_up")}
     count = "{:,.4g}".format
     times = {"longest": values("max_ms"), "median": values("p50_ms")}
-
-    def chart(
-        name: str, title: str, format_value: Callable[[float], str], lines: dict[str, Points]
-    ) -> Chart:
-        return _chart(history, name, title, format_value, lines)
+    chart = partial(_chart, history)
 
     return [
         chart("lag", "Lag of the oldest record", _span, {"lag": values("lag_ms")}),
@@ -116,16 +113,22 @@ def _chart(
         Line(line, tuple(_polylines(values, maximum)), *_now_and_maximum(known[line], format_value))
         for line, values in lines.items()
     )
-    ticks = (format_value(maximum), format_value(maximum / 2), "0")
     return Chart(
         name,
         title,
         drawn,
         format_value(maximum),
-        ticks,
+        _ticks(maximum, format_value),
         tuple(_bucket_marks(history, format_value, lines)),
         tuple(_change_marks(history)),
     )
+
+
+def _ticks(maximum: float, format_value: Callable[[float], str]) -> tuple[str, str, str]:
+    """Returns the axis of values, from its top to its foot; a place that would say 0 is empty."""
+    zero = format_value(0)
+    top, middle = (format_value(value) for value in (maximum, maximum / 2))
+    return ("" if top == zero else top, "" if middle in (zero, top) else middle, "0")
 
 
 def _bucket_marks(

@@ -1,9 +1,10 @@
-"""Logging in and out, and the session that a form must be of."""
+"""Logging in and out; what a form must have to be written, and that it is written once."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -14,13 +15,30 @@ from starlette.responses import RedirectResponse, Response
 from pipelines.console.render import page
 from pipelines.console.session import SESSION_S, is_token
 from pipelines.console.views import site_of
+from pipelines.settings import Settings
 
 Form = Mapping[str, list[str]]
 
 log = logging.getLogger("txlake.console")
 
-WRONG_TOKEN: Final = "this is not the token of this console"  # noqa: S105 - a sentence
+REASON_MAX: Final = 1_000
 _ACTOR_MAX: Final = 100
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """The reason in a form, and what the form lacks to be written, in words."""
+
+    reason: str = ""
+    trouble: str = ""
+
+    @property
+    def status(self) -> int:
+        """Returns the status of the page that shows the form."""
+        return 400 if self.trouble else 200
+
+
+NOT_SENT: Final = Confirmation()
 
 
 def login_page(request: Request) -> Response:
@@ -37,7 +55,7 @@ def login(request: Request, form: Form) -> Response:
 
     trouble = ""
     if not is_token(field(form, "token").strip(), site.token):
-        trouble = WRONG_TOKEN
+        trouble = "this is not the token of this console"
         client = "unknown" if request.client is None else request.client.host
         log.warning("a login with a wrong token, from %s, as %r", client, name[:_ACTOR_MAX])
     elif not name or len(name) > _ACTOR_MAX or not name.isprintable():
@@ -60,8 +78,30 @@ def logout(request: Request, form: Form) -> Response:
     site.sessions.end(request.cookies[site.cookie_name])
 
     answer = RedirectResponse("/", 303)
-    answer.delete_cookie(site_of(request).cookie_name, httponly=True, samesite="strict")
+    answer.delete_cookie(site.cookie_name, httponly=True, samesite="strict")
     return answer
+
+
+def field(form: Form, name: str) -> str:
+    """Returns the first value of a field; empty if the form has none."""
+    return form.get(name, [""])[0]
+
+
+def confirmation(form: Form) -> Confirmation:
+    """Returns the reason in a form that was sent, and what the form lacks."""
+    return Confirmation(field(form, "reason").strip(), lacks(form))
+
+
+def lacks(form: Form) -> str:
+    """Returns what a form lacks to be written, in words."""
+    reason = field(form, "reason").strip()
+    if not reason:
+        return "say why: what you say is kept"
+
+    is_confirmed = field(form, "confirmed") == "yes"
+    if not is_confirmed or len(reason) > REASON_MAX:
+        return f"say why, in up to {REASON_MAX} characters, and confirm it"
+    return ""
 
 
 def require_session(request: Request, form: Form) -> str:
@@ -74,9 +114,31 @@ def require_session(request: Request, form: Form) -> str:
     return actor
 
 
-def field(form: Form, name: str) -> str:
-    """Returns the first value of a field; empty if the form has none."""
-    return form.get(name, [""])[0]
+def write_once(
+    request: Request, form: Form, write_form: Callable[[str, Settings], Response]
+) -> Response:
+    """Lets a form be written; one that is sent again leads to the same page as before.
+
+    Input: `write_form` writes for an actor, and returns where it leads, or the form again.
+    Errors: HTTPException without a session, or on a console that may not write; those of
+    `write_form`: OperatorError, KafkaAwayError, LostInputError, StartError, LakeError.
+    """
+    actor = require_session(request, form)
+    site = site_of(request)
+    settings = site.settings
+    if not site.allow_writes or settings is None:
+        raise HTTPException(403)
+
+    form_value = field(form, "form")
+    with site.sent_forms.writing:
+        address = site.sent_forms.answer(form_value)
+        if address is not None:
+            return RedirectResponse(address, 303)
+
+        answer = write_form(actor, settings)
+        if answer.status_code == 303:
+            site.sent_forms.keep(form_value, answer.headers["location"])
+    return answer
 
 
 def _safe_path(text: str | None) -> str:

@@ -14,7 +14,7 @@ from pipelines.errors import JobError, KafkaAwayError, NotAnsweredYetError
 
 T = TypeVar("T")
 
-_WAIT_S: Final = 1.0
+WAIT_S: Final = 1.0
 _FRESH_S: Final = 5.0  # older replies are queried anew
 _TROUBLE_S: Final = 60.0  # after a query without a reply, pages do not wait for this long
 
@@ -51,26 +51,31 @@ class QueryCache:
         self._lock = threading.Lock()
         self._queries: dict[Hashable, _PendingQuery] = {}
 
-    def ask(self, name: Hashable, query: Callable[[], T]) -> T:
+    def ask(self, name: Hashable, query: Callable[[], T], wait_s: float = WAIT_S) -> T:
         """Returns the reply to a query.
 
-        Input: `name`: two queries of one name are the same query.
+        Input: `name`: two queries of one name are the same query. Units: `wait_s`, s.
         Errors: those of the query; NotAnsweredYetError if there is no reply yet: a page that is
         made within seconds gets it; KafkaAwayError if the query before had no reply.
         """
         pending = self._pending_query(name, query)
 
         try:
-            reply: T = pending.answer.result(timeout=0 if pending.trouble else _WAIT_S)
+            reply: T = pending.answer.result(timeout=0 if pending.trouble else wait_s)
         except FutureTimeoutError:
             if pending.answer.done():  # the query's own
                 raise
             if pending.trouble:
                 raise KafkaAwayError(pending.trouble) from None
             raise NotAnsweredYetError(
-                f"Kafka has not answered within {_WAIT_S:.0f} s; look again"
+                f"Kafka has not answered within {wait_s:.0f} s; look again"
             ) from None
         return reply
+
+    def forget(self, name: Hashable) -> None:
+        """Drops a query's reply: something was written, and the next page must show it."""
+        with self._lock:
+            self._queries.pop(name, None)
 
     def _pending_query(self, name: Hashable, query: Callable[[], Any]) -> _PendingQuery:
         """Returns the running or fresh query of a name; starts it if there is none."""

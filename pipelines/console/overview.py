@@ -25,6 +25,8 @@ from txlake._counted import counted
 _SPANS: Final = {"1h": 3_600_000, "6h": 21_600_000, "1d": 86_400_000, "7d": 604_800_000}
 # Of more dead messages the dead page says since when one is undeliverable.
 _DEAD_READ_MAX: Final = 1_000
+# A publisher's `reason` is a sentence; in the other tables it is a code, and shown as one.
+_PUBLISHER_COLUMNS: Final = (*report.PUBLISHER_COLUMNS[:-1], "why")
 # The stage that a problem is about; of the others it is the lake.
 _STAGES: Final = {
     "kafka_away": "kafka",
@@ -83,8 +85,8 @@ def overview(request: Request) -> Response:
         unknown=unknown_problems(facts),
         why_unknown=report.why_unknown(facts),
         fact_lines=_group_facts(facts),
-        publishers=report.publisher_rows(facts),
-        publisher_columns=report.PUBLISHER_COLUMNS,
+        publishers=[{**row, "why": row["reason"]} for row in report.publisher_rows(facts)],
+        publisher_columns=_PUBLISHER_COLUMNS,
         stages=_stages(facts, history),
         chosen=since,
         spans=[(name, url("/", since=name)) for name in _SPANS],
@@ -222,7 +224,8 @@ def _publishers(facts: Facts, is_wrong: bool) -> Stage:
     rate = f"the oldest {ago(min(oldest), facts.lake.now_ms)}" if oldest else ""
 
     active = sum(bool(row["active"]) for row in rows)
-    return Stage("Publishers", "/", look, words, lag, rate, f"{active} of {len(rows)} active")
+    more = f"{active} of {len(rows)} active"
+    return Stage("Publishers", "/publishers", look, words, lag, rate, more)
 
 
 def _rate(count: int, history: History, noun: str, plural: str = "") -> str:

@@ -18,6 +18,7 @@ PAGES: Final = (
     ("/topics", "Topics"),
     ("/consumers", "Consumers"),
     ("/delayed", "Delayed"),
+    ("/publishers", "Publishers"),
 )
 # The page of PAGES to which another one belongs.
 _SECTIONS: Final = {
@@ -34,6 +35,7 @@ _SECTIONS: Final = {
     "/message": "/topics",
     "/create_topic": "/topics",
     "/alter_topic": "/topics",
+    "/skip": "/publishers",
     "/consumer": "/consumers",
     "/position": "/consumers",
     "/consumer_dead": "/consumers",

@@ -84,8 +84,7 @@ def find_page(request: Request) -> Response:
     if only is not None:
         return RedirectResponse(url("/story", of=str(only)), 303)
 
-    filters = transactions.Filters(group=query)
-    _, of_group = transactions.list_stored(lake, filters, 1)
+    of_group = transactions.count_of_group(lake, query)
     if of_group and not rows:
         return RedirectResponse(url("/transactions", group=query, state="all", since=_ANY), 303)
 
@@ -97,10 +96,9 @@ def transactions_page(request: Request) -> Response:
     """Lists the pending transactions, or all that were stored in a span of time."""
     query = request.query_params
     state = query.get("state", "pending")
-    since = query.get("since") or _ANY
-
-    if since == _ANY and state != "pending" and not any(map(query.get, ("keys", "since"))):
-        since = "1h"
+    # A lake has many transactions: without keys or a time those of the last hour are shown.
+    is_pending_or_named = state == "pending" or query.get("keys")
+    since = query.get("since") or (_ANY if is_pending_or_named else "1h")
     since_at = None if since == _ANY else query_params.parse_age({"since": since}, "since")
 
     filters = transactions.Filters(

@@ -13,42 +13,27 @@ from pipelines.output import printable
 
 Row = Mapping[str, Any]
 
-# A column whose name, with spaces for its underlines, does not say it well.
+# A column whose name does not say it well, as words and without `_at`.
 _HEADINGS: Final = {
     "admin_offset": "Record",
-    "answered_at": "Answered",
-    "asked_at": "Asked",
     "begin_offset": "First offset",
     "born_at": "Made",
-    "checked_at": "Checked",
-    "committed_at": "Committed",
-    "decided_at": "Decided",
+    "check_times": "Checks",
     "deliver_at": "Due",
     "end_offset": "Next offset",
-    "ended_at": "Ended",
     "expected": "What would come of it",
     "half_queue_offset": "Half offset",
     "keeps_bytes": "Keeps, size",
     "keeps_ms": "Keeps, time",
-    "last_answer_at": "Last answer",
     "members": "Listeners",
     "new_offset": "New position",
-    "newest_at": "Newest",
-    "next_at": "Next",
-    "of_checks": "Of checks",
-    "oldest_at": "Oldest",
     "on_disk_bytes": "On disk",
     "op_queue_offset": "Operation",
-    "position": "Position",
-    "what": "Its position",
     "preview": "Body",
     "queue_id": "Queue",
     "queue_offset": "Offset",
     "real_topic": "Topic",
-    "since": "Since",
-    "stored_at": "Stored",
-    "check_times": "Checks",
-    "table": "Table",
+    "what": "Its position",
 }
 # The look of a status: good, bad, wait, off. Its words say the same.
 _LOOKS: Final = {
@@ -66,16 +51,16 @@ _LOOKS: Final = {
     "HAS_READ": "good",
     "HAS_NOT_READ": "wait",
 }
-_STATUSES: Final = ("status", "delivery", "outcome", "state", "reason")
+_STATUSES: Final = ("status", "delivery", "outcome", "state", "reason", "cause")
 # Sentences wrap; other texts stand in one line, shortened in the middle.
-_SENTENCES: Final = ("expected", "result", "what", "topics", "owners", "last_reason")
+_SENTENCES: Final = ("expected", "result", "what", "topics", "owners", "last_reason", "why")
 _TEXT_MAX: Final = 26
 
 
 def heading(name: str) -> str:
     """Returns the heading of a column in words."""
-    words = _HEADINGS.get(name)
-    return words or unit_heading(name).replace("_", " ").capitalize()
+    words = unit_heading(name).removesuffix("_at").replace("_", " ").capitalize()
+    return _HEADINGS.get(name, words)
 
 
 def status_look(text: str) -> str:

@@ -274,6 +274,7 @@ RULES: Final = (
             "{{ $labels.instance }}: publisher {{ $labels.publisher }} has stopped: "
             "{{ $labels.cause }}",
         ),
+        page="/publishers",
         needs_publishers=True,
     ),
     Rule(
@@ -288,6 +289,7 @@ RULES: Final = (
             "{{ $labels.instance }}: publisher {{ $labels.publisher }} has no process, and a "
             "message has waited for {{ $value | humanizeDuration }}",
         ),
+        page="/publishers",
         needs_publishers=True,
         setting="publisher_gone_ms",
     ),
@@ -305,6 +307,7 @@ RULES: Final = (
             "{{ $value | humanizeDuration }} behind",
             "1m",
         ),
+        page="/publishers",
         needs_publishers=True,
         setting="publisher_lag_ms",
     ),
@@ -320,6 +323,7 @@ RULES: Final = (
             "{{ $labels.instance }}: nobody knows how far publisher {{ $labels.publisher }} is",
             "2m",
         ),
+        page="/publishers",
         needs_publishers=True,
     ),
     Rule(

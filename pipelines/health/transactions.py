@@ -208,6 +208,14 @@ def list_stored(lake: Lake, filters: Filters, limit: int | None = None) -> tuple
     return _rows(rows), chosen.num_rows
 
 
+def count_of_group(lake: Lake, group: str) -> int:
+    """Returns how many halves of a producer group were stored."""
+    epoch, _ = latest_committed(lake)
+    is_of_group = pc.field("producer_group") == group
+    rows = read_rows(lake, HALF, ["epoch"], {"epoch": (0, epoch)}, is_of_group)
+    return int(rows.num_rows)
+
+
 def _epoch_at(lake: Lake, at_ms: int) -> int:
     """Returns the first epoch that can have landed a record stored at this instant or later."""
     bounds: Bounds = {"epoch_at": (instant(at_ms), None)}

@@ -53,7 +53,7 @@ class RefusedRetention:
         retention_ms: int,
         before_writing: Callable[[], None] = lambda: None,
     ) -> None:
-        self._place = lake.place
+        self._place = lake.location
         self._retention_ms = retention_ms
         self._before_writing = before_writing
         self._at_ms = 0
@@ -108,7 +108,7 @@ class RefusedRetention:
             ]
 
         table = ConsumerRetries(
-            lake.table_path(RETRIES), lake.place.storage_options, lake.lake_id()
+            lake.table_path(RETRIES), lake.location.storage_options, lake.lake_id()
         )
         written = table.write(decide)
         _log_dropped([row for row in written if row.state == DROPPED], reason)
@@ -126,7 +126,7 @@ class RefusedRetention:
             if row["oldest_at"] + slack_ms < min(before_ms, row["held_at"] or before_ms)
         }
         letters = DeadLetters(
-            lake.table_path(DEAD_LETTERS), lake.place.storage_options, lake.lake_id()
+            lake.table_path(DEAD_LETTERS), lake.location.storage_options, lake.lake_id()
         )
 
         self._before_writing()

@@ -6,6 +6,7 @@ learns at its next commit that its generation is over.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
@@ -22,6 +23,25 @@ from txlake._topic_reader import TopicReader
 
 EARLIEST, LATEST = "earliest", "latest"
 COLUMNS: Final = ("consumer_group", "topic", "queue_id", "queue_offset", "new_offset", "owner")
+
+
+def parse_position(text: str) -> str | datetime:
+    """Returns EARLIEST, LATEST or an offset as text, or an instant.
+
+    Errors: ValueError with a sentence.
+    """
+    if text in (EARLIEST, LATEST) or re.fullmatch("[0-9]{1,18}", text):
+        return text
+
+    try:
+        at = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        raise ValueError(
+            f"{text!r}: earliest, latest, an offset, or an instant as 2026-01-31T12:00Z"
+        ) from None
+    if at.tzinfo is None:
+        raise ValueError(f"{text!r}: say its time zone, as in ...Z")
+    return at
 
 
 def plan_reset(

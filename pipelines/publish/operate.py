@@ -33,6 +33,7 @@ from pipelines.publish.progress import (
     Key,
     ProgressLog,
     Skip,
+    Stop,
     TopicProgress,
     adoption_record,
     skip_record,
@@ -54,12 +55,14 @@ Record = tuple[bytes, bytes | None]
 class Change:
     """The changes of an operator's command, in words and as records.
 
-    `fences`: the lakes and publishers whose processes must write no more.
+    `fences`: the lakes and publishers whose processes must write no more. `stop`: why the publisher
+    has stopped, if it has.
     """
 
     lines: tuple[str, ...]
     records: tuple[Record, ...]
     fences: tuple[tuple[str, str], ...]
+    stop: Stop | None = None
 
 
 class Operator:
@@ -111,6 +114,7 @@ class Operator:
                 (f"topic {topic} queue {queue_id}: {_range(first, last)} {verb} not published",),
                 (skip_record(*self._owner, skip), (stop_key(*self._owner), None)),
                 (),
+                log.stops.get(self._owner),
             )
 
         return self._write(change, dry_run=dry_run)

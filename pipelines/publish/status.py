@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from pipelines.errors import JobError
 from pipelines.kafka_client.group_members import MemberGroup, Members
@@ -19,6 +20,17 @@ from pipelines.settings import PublisherSettings, Settings
 from storage.rows import milliseconds
 from txlake._lake import Lake, Topic
 from txlake.errors import OffsetOutOfRangeError
+
+COLUMNS: Final = (
+    "publisher",
+    "topic",
+    "destination",
+    "published",
+    "lag",
+    "lag_ms",
+    "active",
+    "stopped",
+)
 
 
 @dataclass(frozen=True)
@@ -102,6 +114,24 @@ def find_publishers(
         statuses.append(status)
 
     return statuses
+
+
+def topic_rows(publishers: Iterable[PublisherStatus], now_ms: int) -> list[dict[str, Any]]:
+    """Returns the topics of publishers as rows. Output: COLUMNS; `published`, `lag`: messages."""
+    return [
+        {
+            "publisher": publisher.publisher,
+            "topic": topic.topic,
+            "destination": topic.destination,
+            "published": None if topic.published is None else sum(topic.published),
+            "lag": topic.lag,
+            "lag_ms": publisher.lag_ms(now_ms) if topic.lag else 0,
+            "active": publisher.active,
+            "stopped": None if publisher.stop is None else publisher.stop.reason,
+        }
+        for publisher in publishers
+        for topic in publisher.topics
+    ]
 
 
 def _newest_epochs(settings: Settings) -> tuple[Lake, CommittedEpochs]:

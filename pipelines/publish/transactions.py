@@ -153,10 +153,17 @@ class Transactions:
         """Commits: readers see all that was sent since `begin`, or nothing."""
         try:
             with _translating_errors():
+                self._flush()
                 self._producer.commit_transaction(_TRANSACTION_S)
         except KafkaAwayError:
             self._require_no_error()
             raise
+
+    def _flush(self) -> None:
+        """Waits until all is delivered. Those behind a refused record of their queue never are."""
+        deadline = time.monotonic() + _TRANSACTION_S
+        while self._producer.flush(_POLL_S) and time.monotonic() < deadline:
+            self._require_no_error()
 
     def abort(self) -> None:
         """Discards the records that were sent since `begin`."""
@@ -204,7 +211,10 @@ class Transactions:
                 if refused:
                     break
 
-            self._producer.flush(_TRANSACTION_S)
+            deadline = time.monotonic() + _TRANSACTION_S
+            while not refused and self._producer.flush(_POLL_S):
+                if time.monotonic() > deadline:
+                    break
         except (KafkaException, RecordRefusedError, KafkaAwayError):
             self._producer.poll(_POLL_S)  # calls `report`
             if not refused:

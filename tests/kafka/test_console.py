@@ -37,7 +37,7 @@ def test_an_order_is_missing(broker: Broker, spark: SparkSession, tmp_path: Path
         # The first look names what is wrong.
         seen = lambda: page(console, "/")  # noqa: E731
         facts = lambda: re.findall("<dd>.*</dd>", seen())  # noqa: E731
-        wait_until(lambda: ">undeliverable</strong>" in seen(), "the problem", seen=facts)
+        wait_until(lambda: ">Undeliverable</strong>" in seen(), "the problem", seen=facts)
         assert "active: " in seen() and f"{NAME}-half: 0" in seen()
         assert "order-1001" in page(console, "/dead")
         # The order's number finds its story, and that says what helps.

@@ -282,6 +282,18 @@ def test_a_record_that_is_refused_stops_the_publisher_until_it_is_skipped(make: 
     assert publish_all(settings) == 1
 
 
+def test_a_refused_record_is_named_where_others_of_its_queue_stand_behind_it(make: Make) -> None:
+    """Kafka's client delivers nothing behind a refused record, and a commit would wait for it."""
+    lake = make(record_bytes_max=2_000)
+    lake.send({"body": b"x" * 5_000, "real_queue_id": 1})
+    lake.send(*orders(3, real_queue_id=1))
+
+    with pytest.raises(RefusedRecordError, match="topic orders, queue 1, offset 0"):
+        publish_all(lake.settings())
+    operate(lake, "skip --topic orders --queue 1 --offset 0")
+    assert publish_all(lake.settings()) == 3
+
+
 def test_another_lake_of_the_same_names_is_refused_until_somebody_says_how_it_goes_on(
     make: Make,
 ) -> None:

@@ -179,6 +179,8 @@ def test_all_of_a_filter_are_previewed_at_once(console: TestClient, job: InMemor
         ("/alter_topic?topic=orders&bytes=x", 400, "bytes or a number with KiB"),
         ("/alter_topic?topic=nope&retention=30d", 200, "no_such_topic: there is no such topic"),
         ("/position?group=nope&topic=orders&to=latest", 404, "has read nothing of topic orders"),
+        ("/position?group=points&topic=orders&to=soon", 400, "or an instant as 2026-01-31T12:00Z"),
+        ("/position?group=points&topic=orders&to=2026-01-31T12:00", 400, "say its time zone"),
         ("/written?do=nope", 400, "do: one of resume, commit"),
     ],
 )
@@ -210,6 +212,23 @@ def test_a_position_is_previewed_set_and_shown(
     )
 
 
+def test_a_position_can_be_an_instant_and_of_some_queues(
+    console: TestClient, job: InMemoryJob
+) -> None:
+    for queue in range(2):
+        commit_position(job.lake, "points", "orders", queue, 0)
+    path = "/position?group=points&topic=orders&to=2026-01-01T00:00Z&queue=1"
+    shown = client(job.lake.path).get(path).text
+    assert "It stays where it is." in shown
+    command = "txlake consumer reset points --topic orders --to 2026-01-01T00:00Z --queue 1 --yes"
+    assert command in shown
+
+    log_in(console)
+    shown = console.get(path).text
+    assert re.findall(r'name="queue" value="(\d+)"', shown) == ["1"]
+    assert "ada sets 1 position" in shown
+
+
 def test_an_active_consumer_keeps_its_position(console: TestClient, job: InMemoryJob) -> None:
     commit_position(job.lake, "points", "orders", 0, 0, owner="host:1")
     log_in(console)
@@ -223,12 +242,12 @@ def test_an_active_consumer_keeps_its_position(console: TestClient, job: InMemor
 def test_nothing_is_done_without_a_session(
     console: TestClient, job: InMemoryJob, kafka: list[records.Record], tmp_path: Path
 ) -> None:
-    for name in (*ACTIONS, "position", "consumer_resume", "consumer_drop"):
+    for name in (*ACTIONS, "position", "consumer_resume", "consumer_drop", "skip"):
         assert console.post(f"/{name}", data=SAID).status_code == 403, name
     reading = client(job.lake.path, write_conf(tmp_path), token=TOKEN)
     log_in(reading)
     value = form_value(reading.get("/").text)
-    for name in (*ACTIONS, "position", "consumer_resume", "consumer_drop"):
+    for name in (*ACTIONS, "position", "consumer_resume", "consumer_drop", "skip"):
         answer = reading.post(f"/{name}", data={"form": value, "target": "half:0-0", **SAID})
         assert answer.status_code == 403, name
     assert kafka == []

@@ -10,12 +10,13 @@ import pytest
 from pipelines.console.charts import HEIGHT, charts
 from pipelines.console.query_params import ROWS
 from pipelines.console.urls import PAGES, link
+from pipelines.console.words import status_words
 from pipelines.health.conflicts import read_conflicts
 from pipelines.health.dead_letters import read_dead
 from pipelines.health.facts import Facts, lake_facts
 from pipelines.health.history import BUCKETS, History, read_history
 from pipelines.health.problems import problems
-from pipelines.health.transactions import Filters, list_pending, list_stored
+from pipelines.health.transactions import Filters, count_of_group, list_pending, list_stored
 from storage.lake.lake import Lake
 from tests.support.console_client import client, crawl, links
 from tests.support.in_memory_job import InMemoryJob
@@ -43,7 +44,9 @@ def test_the_overview_has_what_status_says(shop_lake: str, shop_now: int) -> Non
     shown = client(shop_lake).get("/").text
     lake = Lake(shop_lake)
     found = problems(Facts(lake_facts(lake, shop_now)))
-    assert [one.name for one in found] == re.findall(r'<strong class="bad">(\w+)</strong>', shown)
+    named = re.findall(r'<strong class="bad" title="(\w+)">([^<]+)</strong>', shown)
+    assert [one.name for one in found] == [name for name, _ in named]
+    assert all(words == status_words(name) for name, words in named)
     assert re.search(r"<h1>\d problems?</h1>", shown)
     text = said("status", "--lake", shop_lake)
     for line in text.splitlines():
@@ -51,9 +54,11 @@ def test_the_overview_has_what_status_says(shop_lake: str, shop_now: int) -> Non
         if name in ("pending", "given up", "undeliverable", "delayed", "floor"):
             assert f"<dt>{name}</dt><dd data-watch><span>{fact}</span>" in shown, line
     assert (
-        "Not known: not_running, kafka_away, no_epoch, lag, no_check_topic, publisher_stopped, "
-        "publisher_gone, publisher_lag, publisher_unknown, floor_near (--conf" in shown
+        "Not known: Not running, Kafka away, No epoch, Lag, No check topic, Publisher stopped, "
+        "Publisher gone, Publisher lag, Publisher unknown, Floor near (--conf"
+        in re.sub("<[^>]+>", "", shown)
     )
+    assert '<span title="kafka_away">Kafka away</span>' in shown
 
 
 def test_lists_have_the_rows_of_their_commands(shop_lake: str, shop_now: int) -> None:
@@ -71,6 +76,8 @@ def test_lists_have_the_rows_of_their_commands(shop_lake: str, shop_now: int) ->
     some, _ = list_pending(lake, Filters(group="billing"))
     assert 0 < len(some) < len(rows)
     assert targets("/transactions?group=billing") == [row["target"] for row in some]
+    _, of_group = list_stored(lake, Filters(group="billing"), 1)
+    assert count_of_group(lake, "billing") == of_group > 0 == count_of_group(lake, "no-such-group")
     everything, count = list_stored(lake, Filters(), ROWS)
     assert targets("/transactions?state=all&since=any") == [row["target"] for row in everything]
     assert f"{count - ROWS} more" in console.get("/transactions?state=all&since=any").text
@@ -79,7 +86,7 @@ def test_lists_have_the_rows_of_their_commands(shop_lake: str, shop_now: int) ->
     conflicts = read_conflicts(lake, None)[::-1]
     shown = console.get("/conflicts?since=90d").text
     for reason in {row["reason"] for row in conflicts}:
-        assert f"{reason}</a>" in shown
+        assert f'title="{reason}">{status_words(reason)}</a>' in shown
     assert "<h2>By group</h2>" in shown
 
 

@@ -158,3 +158,12 @@ def test_a_chart_tells_its_values_and_its_axis() -> None:
     assert lag.ticks == ("1.5 s", "750 ms", "0") and waiting.ticks == ("4", "2", "0")
     assert [(mark.x, mark.text) for mark in lag.values] == [(50, "00:00:10: lag 1.5 s")]
     assert rates.values[0].text == "00:00:10: landed 10, ended 5, given up 0"
+
+
+def test_a_chart_of_nothing_but_zeros_has_one_zero_on_its_axis() -> None:
+    row = {"epochs": 1, "waiting": 0, "lag_ms": 0, "pending": 1, "landed": 0, "ended": 0,
+           "given_up": 0, "p50_ms": 1, "max_ms": 1, "bucket": 10}  # fmt: skip
+    lag, waiting, pending, rates, times = charts(History(0, 120_000, 1_000, [row], False))
+    assert lag.ticks == waiting.ticks == rates.ticks == ("", "", "0")
+    assert pending.ticks == ("1", "0.5", "0")
+    assert times.ticks == ("1 ms", "", "0"), "half a millisecond would be 0 ms"
