@@ -107,9 +107,9 @@ def publishers_page(request: Request) -> Response:
 def _read_publishers(settings: Settings) -> list[PublisherStatus]:
     """Returns the status of all publishers. Errors: JobError if Kafka tells of none of them."""
     publishers = find_publishers(settings)
-    troubles = [publisher.trouble for publisher in publishers if publisher.trouble]
-    if troubles and len(troubles) == len(publishers):
-        raise JobError(troubles[0])
+    reasons = [publisher.unknown_reason for publisher in publishers if publisher.unknown_reason]
+    if reasons and len(reasons) == len(publishers):
+        raise JobError(reasons[0])
     return publishers
 
 
