@@ -33,7 +33,7 @@ from tests.support.consumer_positions import commit_position
 
 FILES = 100
 # Addresses that need the settings, and with them Kafka; and one that needs a dead message.
-NOT_MEASURED = ("/publishers", "/skip", "/alter_topic", "/consumer_resume")
+NOT_MEASURED = ("/publishers", "/skip", "/alter_topic", "/consumer_resume", "/consumer_drop")
 _SHOWN = (200, 303)
 
 
