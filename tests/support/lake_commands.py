@@ -21,6 +21,7 @@ OPENING: dict[str, tuple[str, ...]] = {
     "check resend": ("half:0-0", *_WHY),
     "conflicts list": (),
     "console": ("--port", "0"),
+    "consumer dead drop": ("points", "--reason", "why"),
     "consumer dead list": (),
     "consumer dead resume": ("points",),
     "consumer list": (),

@@ -53,14 +53,11 @@ def test_an_answer_is_shared_until_it_is_five_seconds_old(clock: Callable[[float
     assert questions.ask("lag", broker) == "answer 3"
 
 
-def test_a_page_does_not_wait_for_what_is_still_asked_and_a_later_one_takes_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(asking, "_WAIT_S", 0.01)
+def test_a_page_does_not_wait_for_what_is_still_asked_and_a_later_one_takes_it() -> None:
     questions, broker = QueryCache(), Broker()
     for _ in range(2):
         with pytest.raises(KafkaAwayError, match="has not answered within"):
-            questions.ask("lag", broker)
+            questions.ask("lag", broker, wait_s=0.01)
     assert broker.asked == 1
     broker.may_answer.set()
 
