@@ -53,7 +53,7 @@ class RefusedRetention:
         retention_ms: int,
         before_writing: Callable[[], None] = lambda: None,
     ) -> None:
-        self._place = lake.location
+        self._location = lake.location
         self._retention_ms = retention_ms
         self._before_writing = before_writing
         self._at_ms = 0
@@ -77,7 +77,7 @@ class RefusedRetention:
             return
 
         self._look_at = now + max(_LOOK_S_MIN, self._retention_ms / 1_000 / _LOOKS)
-        lake = Lake(self._place)  # consumers have written since the last look
+        lake = Lake(self._location)  # consumers have written since the last look
         before_ms = self._at_ms - self._retention_ms
 
         old = find_old(lake, before_ms)
@@ -120,11 +120,12 @@ class RefusedRetention:
         if not ages:
             return
 
-        until = {
-            row["consumer_group"]: instant(min(before_ms, row["held_at"] or before_ms))
-            for row in ages
-            if row["oldest_at"] + slack_ms < min(before_ms, row["held_at"] or before_ms)
-        }
+        until = {}
+        for row in ages:
+            until_ms = min(before_ms, row["held_at"] or before_ms)
+            if row["oldest_at"] + slack_ms < until_ms:
+                until[row["consumer_group"]] = instant(until_ms)
+
         letters = DeadLetters(
             lake.table_path(DEAD_LETTERS), lake.location.storage_options, lake.lake_id()
         )

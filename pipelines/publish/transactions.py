@@ -195,7 +195,9 @@ class Transactions:
     def find_refused(
         self, candidates: Iterable[AddressedRecord]
     ) -> tuple[AddressedRecord, str] | None:
-        """Returns the first record that the destination refuses, and the reason; None if none.
+        """Returns a record that the destination refuses, and the reason; None if none.
+
+        It is the first of those whose reports have come: another queue's can come later.
 
         The producer must have been made with batches of one record (`batch.num.messages`). Readers
         see none of the records: the transaction is aborted.

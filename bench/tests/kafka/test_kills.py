@@ -1,8 +1,4 @@
-"""kill -9 of the job, its producers and its consumer, again and again; and who would see a loss.
-
-A long repetition: that each kill is harmless is shown by tests/kafka (crashes at every write,
-standby, two drivers, producers, publishers), here all of them meet in one run.
-"""
+"""kill -9 of the job, its producers and its consumer, again and again; and who would see a loss."""
 
 from __future__ import annotations
 
@@ -42,7 +38,6 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str
     return folder, dict(figures)
 
 
-@pytest.mark.soak
 def test_kill_9_of_any_process_loses_nothing_and_duplicates_nothing(
     run_folder: tuple[Path, dict[str, Any]],
 ) -> None:
@@ -55,12 +50,10 @@ def test_kill_9_of_any_process_loses_nothing_and_duplicates_nothing(
     assert figures["sdk_transactions"]["ROLLBACK"] > 0
 
 
-@pytest.mark.soak
 def test_what_the_rules_know_has_happened(run_folder: tuple[Path, dict[str, Any]]) -> None:
     assert missing(run_folder[1], COMMON) == []
 
 
-@pytest.mark.soak
 def test_parameters_differed_and_records_of_each_kind_could_not_be_read(
     run_folder: tuple[Path, dict[str, Any]],
 ) -> None:
@@ -259,7 +252,6 @@ def commits_what_nobody_ended(copy: Copy) -> None:
             copy.execute(copy.raw_journal, text, about, record.id)
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize(
     ("tamper", "said"),
     [

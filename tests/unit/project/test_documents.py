@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import re
 from pathlib import Path
@@ -108,6 +109,29 @@ def test_named_tests_exist(document: Path) -> None:
     known |= {name for text in sources for name in re.findall(r"^def (test_\w+)", text, re.M)}
     named = set(re.findall(r"\bD\d\d\b|(?<![/\w])test_\w+(?!\w*\.py)\b", text))
     assert sorted(named - known) == []
+
+
+def left_to_the_long_run(path: Path) -> set[str]:
+    """Returns the test functions of a file that `make test` leaves out with all their cases."""
+    tree = ast.parse(path.read_text("utf-8"))
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    if "pytestmark = pytest.mark.soak" in map(ast.unparse, tree.body):
+        return {function.name for function in functions}
+    return {
+        function.name
+        for function in functions
+        if "pytest.mark.soak" in map(ast.unparse, function.decorator_list)
+    }
+
+
+@pytest.mark.parametrize(
+    "page", ["docs/RELIABILITY.md", "docs/SECURITY.md", "docs/protocol/tests.md"]
+)
+def test_what_shows_a_guarantee_is_not_left_to_the_long_run(page: str) -> None:
+    named = set(re.findall(r"\btest_\w+\b", (ROOT / page).read_text("utf-8")))
+    left_out = {name for path in TESTS for name in left_to_the_long_run(path)}
+    assert len(left_out) > 3
+    assert sorted(named & left_out) == []
 
 
 def test_the_code_refers_to_sections_that_exist() -> None:
