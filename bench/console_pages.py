@@ -55,7 +55,7 @@ def addresses(transactions: int) -> list[str]:
         "/?since=7d",
         "/transactions",
         everything,
-        f"{everything}&limit=1000",
+        f"{everything}&limit=100",
         f"{everything}&group=shop",
         f"{everything}&keys=order-{middle}",
         f"/find?q=order-{middle}",

@@ -156,7 +156,10 @@ class PublisherRun:
         self.memory_mb = 0.0
 
     def cpu_s(self) -> float:
-        """Returns the processor time so far."""
+        """Returns the processor time so far. Errors: RuntimeError if the publisher has ended."""
+        if self._process.poll() is not None:
+            raise RuntimeError("the publisher has ended; its error is above")
+
         times = self.seen.cpu_times()
         self.memory_mb = max(self.memory_mb, self.seen.memory_info().rss / 1e6)
         return float(times.user + times.system)
@@ -192,6 +195,7 @@ def drain(folder: Path, broker: Broker, messages: int, size: int) -> str:
     topic = f"{name}-{TOPIC_NAME}"
     while not ends_of(consumer, topic):
         time.sleep(0.02)
+        run.cpu_s()
 
     began = time.monotonic()
     used = run.cpu_s()

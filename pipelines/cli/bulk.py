@@ -65,14 +65,16 @@ class BulkOptions:
         writing: WriteOptions,
         target: Target | None,
         find_targets: FindTargets,
-        preview_target: Callable[[Any], Preview],
+        preview_target: Callable[..., Preview],
     ) -> None:
         """Previews a record for one target, or for all that match, the oldest first; writes it.
 
         Several records are written only with --yes.
-        Input: `find_targets` returns the matching targets; `preview_target` previews one.
+        Input: `find_targets` returns the matching targets; `preview_target` previews one, with
+        `target_rows` if given.
         Errors: OperatorError if a result was waited for and is a refusal, or did not come.
         """
+        from pipelines.explain.target_rows import TargetRows
         from pipelines.health.transactions import Filters
 
         if target is not None:
@@ -85,7 +87,8 @@ class BulkOptions:
         chosen = targets[: self.max]
 
         is_written = self.yes and not writing.dry_run
-        previews = [preview_target(target) for target in chosen]
+        target_rows = TargetRows(writing.lake, chosen)
+        previews = [preview_target(target, target_rows=target_rows) for target in chosen]
 
         rows: list[dict[str, Any]] = [
             {

@@ -70,13 +70,13 @@ class WriteOptions:
         except ValueError as error:
             raise click.UsageError(str(error)) from error
 
-    def dry_run_of(self, name: str) -> Callable[[Target | None], Preview]:
-        """Returns a function that previews a command on a target."""
+    def dry_run_of(self, name: str) -> Callable[..., Preview]:
+        """Returns a function that previews a command on a target, with `target_rows` if given."""
         from pipelines.operate.preview import preview_command
 
         lake = self.lake
         actor, reason = self.actor_and_reason
-        return lambda target: preview_command(lake, name, target, actor, reason)
+        return lambda target, **more: preview_command(lake, name, target, actor, reason, **more)
 
     def command(self, name: str, text: str | None) -> None:
         """Previews a command on its target, if it has one, and writes it."""

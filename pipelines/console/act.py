@@ -33,6 +33,7 @@ from pipelines.console.urls import url
 from pipelines.console.views import lake_of, site_of
 from pipelines.errors import JobError, OperatorError
 from pipelines.explain.rows import Row
+from pipelines.explain.target_rows import TargetRows
 from pipelines.health.transactions import Filters
 from pipelines.operate import records
 from pipelines.operate.topics import topic_limits
@@ -125,8 +126,10 @@ def _write(
         return _preview(request, lake, action, targets, sent=sent)
 
     security = settings.security
+    target_rows = TargetRows(lake, targets)
     previews = [
-        (target, action.preview(lake, target, actor, sent.reason, security)) for target in targets
+        (target, action.preview(lake, target, actor, sent.reason, security, target_rows))
+        for target in targets
     ]
     written: list[str] = []
 
@@ -195,10 +198,11 @@ def _preview(
     security: SecuritySettings | None = None if settings is None else settings.security
     rows = []
     expectations: list[tuple[str, bool]] = []
+    target_rows = TargetRows(lake, targets)
 
     for target in targets:
         try:
-            expected = action.preview(lake, target, "", "", security).expected
+            expected = action.preview(lake, target, "", "", security, target_rows).expected
             is_error = False
         except OperatorError as error:
             expected = str(error)

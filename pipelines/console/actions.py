@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pipelines.explain import rule_texts
+from pipelines.explain.target_rows import TargetRows
 from pipelines.health.transactions import Filters
 from pipelines.operate.bulk import dead_targets, pending_targets
 from pipelines.operate.preview import Preview, preview_command, preview_end
@@ -64,11 +65,12 @@ class Action:
         actor: str,
         reason: str,
         security: SecuritySettings | None,
+        target_rows: TargetRows,
     ) -> Preview:
         """Returns the record to write, and what would come of it. Errors: OperatorError."""
         if self.is_end and isinstance(target, p.RecordTarget):
-            return preview_end(lake, target, self.decision, actor, reason, security)
-        return preview_command(lake, self.decision, target, actor, reason)
+            return preview_end(lake, target, self.decision, actor, reason, security, target_rows)
+        return preview_command(lake, self.decision, target, actor, reason, target_rows)
 
     def written_record(self, target: p.Target) -> Record:
         """Returns as much of a written record as its result is found by."""

@@ -13,7 +13,8 @@ from txlake.protocol import FOREVER, delay_levels_ms
 _FOREVER_WORD: Final = "forever"
 _SIZES: Final = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 ROWS: Final = 50
-_ROWS_MAX: Final = 1_000
+ROWS_MAX: Final = 100  # in one page: 150 KB with its style
+EXPORTED_MAX: Final = 1_000
 
 
 class BadQueryError(OperatorError):
@@ -26,8 +27,10 @@ def text(query: Mapping[str, str], name: str) -> str | None:
 
 
 def limit(query: Mapping[str, str]) -> int:
-    """Returns how many rows to show."""
-    return number(query, "limit", ROWS, _ROWS_MAX)
+    """Returns how many rows to show, or to export."""
+    if text(query, "format") is not None:
+        return number(query, "limit", EXPORTED_MAX, EXPORTED_MAX)
+    return number(query, "limit", ROWS, ROWS_MAX)
 
 
 def number(query: Mapping[str, str], name: str, default: int, maximum: int) -> int:

@@ -75,6 +75,10 @@ _COPY_COLUMNS = [
 _READERS = 4
 _TRIES = 3
 
+# Halves and schedule records; of sets also the halves of the same transaction ids in other queues.
+Messages = tuple[list[Row], Sequence[Row]]
+FindMessages = Callable[[Mapping[str, int]], Messages]  # from the tables' numbers, by topic
+
 
 def find(lake: Lake, target: ExplainTarget) -> LakeRows:
     """Returns all rows of a lake about a target; no messages if the lake has none of it.
@@ -82,13 +86,35 @@ def find(lake: Lake, target: ExplainTarget) -> LakeRows:
     An epoch that is committed while its rows are read might be read in part: it is read again.
     Errors: BrokenLakeError, also when the table of a topic that the messages name is not whole.
     """
+
+    def find_messages(table_ids: Mapping[str, int]) -> Messages:
+        record = _undeliverable_record(lake, table_ids, target)
+        if record is None:
+            return [], ()
+        if isinstance(record, Transaction):
+            return _find_transaction(lake, record), ()
+        return _find_records(lake, [record])
+
+    return _find(lake, find_messages)
+
+
+def find_records(lake: Lake, targets: Sequence[p.RecordTarget]) -> LakeRows:
+    """Returns all rows of a lake about some halves and schedule records, read together.
+
+    Errors: as `find`.
+    """
+    return _find(lake, lambda _: _find_records(lake, targets))
+
+
+def _find(lake: Lake, find_messages: FindMessages) -> LakeRows:
+    """Returns the rows about the messages that `find_messages` returns. Errors: as `find`."""
     with ThreadPoolExecutor(_READERS) as pool:
-        rows = _find(lake, pool, target)
+        rows = _find_once(lake, pool, find_messages)
         for _ in range(_TRIES):
             if not rows.has_uncommitted_rows or latest_committed(lake)[0] == rows.epoch:
                 break
 
-            rows = _find(lake, pool, target)
+            rows = _find_once(lake, pool, find_messages)
 
     real_topics = {message["real_topic"] for message in rows.messages}
     topics = {p.CHECK_MAX_TOPIC, p.UNDELIVERABLE_TOPIC, *real_topics}
@@ -105,13 +131,12 @@ def find(lake: Lake, target: ExplainTarget) -> LakeRows:
     )
 
 
-def _find(lake: Lake, pool: ThreadPoolExecutor, target: ExplainTarget) -> LakeRows:
+def _find_once(lake: Lake, pool: ThreadPoolExecutor, find_messages: FindMessages) -> LakeRows:
     catalog = pool.submit(read_rows, lake, "catalog", ["topic", "table_id"], {})
     epoch, epochs = latest_committed(lake)
     table_ids = {row["topic"]: row["table_id"] for row in catalog.result().to_pylist()}
 
-    record = _undeliverable_record(lake, table_ids, target)
-    messages, elsewhere = ([], ()) if record is None else _find_messages(lake, record)
+    messages, elsewhere = find_messages(table_ids)
     rows = LakeRows(epoch, epochs, messages, elsewhere, table_ids=table_ids)
 
     if messages:
@@ -150,27 +175,41 @@ def _undeliverable_record(
     return None
 
 
-def _find_messages(
-    lake: Lake, target: p.RecordTarget | Transaction
-) -> tuple[list[Row], Sequence[Row]]:
-    """Returns the target's halves and schedule records, whole sets.
+def _find_transaction(lake: Lake, target: Transaction) -> list[Row]:
+    """Returns the halves or schedule records of a transaction id."""
+    of_id: Bounds = {"transaction_id": [target.transaction_id]}
+    return _source_rows(lake, HALF, of_id) or _source_rows(lake, SCHEDULE, of_id)
 
-    Output: for a set also the halves of its transaction id in other half queues.
-    """
-    if isinstance(target, Transaction):
-        of_id: Bounds = {"transaction_id": [target.transaction_id]}
-        return _source_rows(lake, HALF, of_id) or _source_rows(lake, SCHEDULE, of_id), ()
 
-    at_place: Bounds = {"queue_id": [target.queue_id], "queue_offset": [target.queue_offset]}
-    rows = _source_rows(lake, target.kind, at_place)
-    if target.kind != HALF or not rows or not set_key(rows[0]):
-        return rows, ()
+def _find_records(lake: Lake, targets: Sequence[p.RecordTarget]) -> Messages:
+    """Returns the targets' halves, whole sets, and schedule records."""
+    halves = _rows_of_targets(lake, HALF, targets)
+    schedules = _rows_of_targets(lake, SCHEDULE, targets)
 
-    (half,) = rows
-    halves = _source_rows(lake, HALF, {"transaction_id": [half["transaction_id"]]})
-    members = [row for row in halves if set_key(row) == set_key(half)]
-    elsewhere = [row for row in halves if row["queue_id"] != half["queue_id"]]
-    return members, elsewhere
+    alone = [half for half in halves if not set_key(half)]
+    of_sets = [half for half in halves if set_key(half)]
+    if not of_sets:
+        return [*alone, *schedules], ()
+
+    keys = {set_key(half) for half in of_sets}
+    queues: dict[str, set[int]] = {}
+    for half in of_sets:
+        queues.setdefault(half["transaction_id"], set()).add(half["queue_id"])
+
+    of_ids = _source_rows(lake, HALF, {"transaction_id": sorted(queues)})
+    members = [row for row in of_ids if set_key(row) in keys]
+    elsewhere = [row for row in of_ids if row["queue_id"] not in queues[row["transaction_id"]]]
+    return [*alone, *members, *schedules], elsewhere
+
+
+def _rows_of_targets(lake: Lake, kind: str, targets: Sequence[p.RecordTarget]) -> list[Row]:
+    places = {(t.queue_id, t.queue_offset) for t in targets if t.kind == kind}
+    bounds: Bounds = {
+        "queue_id": sorted({queue_id for queue_id, _ in places}),
+        "queue_offset": sorted({offset for _, offset in places}),
+    }
+    rows = _source_rows(lake, kind, bounds)
+    return [row for row in rows if (row["queue_id"], row["queue_offset"]) in places]
 
 
 def _source_rows(

@@ -45,15 +45,15 @@ class Unit:
 
     def of(self, rows: Iterable[Row]) -> list[Row]:
         """Returns the rows about this unit's messages, oldest epoch first."""
-        return sorted(
-            (
-                row
-                for row in rows
-                if row.get("source", HALF) == self.source
-                and row["queue_id"] == self.queue_id
-                and row["queue_offset"] in self.offsets
-            ),
-            key=lambda row: (row["epoch"], row["queue_offset"]),
+        about = filter(self.is_about, rows)
+        return sorted(about, key=lambda row: (row["epoch"], row["queue_offset"]))
+
+    def is_about(self, row: Row) -> bool:
+        """Returns whether a row is about one of its messages."""
+        return (
+            row.get("source", HALF) == self.source
+            and row["queue_id"] == self.queue_id
+            and row["queue_offset"] in self.offsets
         )
 
     def _of_halves(self, rows: Iterable[Row], column: str) -> list[Row]:

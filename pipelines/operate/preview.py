@@ -33,9 +33,9 @@ from pipelines.epoch.recorded_state import topics_before
 from pipelines.epoch.signatures import with_verification
 from pipelines.errors import OperatorError
 from pipelines.explain import rule_texts
-from pipelines.explain.fetch import find
 from pipelines.explain.report import nothing_found
 from pipelines.explain.rows import LakeRows, Row, latest_committed
+from pipelines.explain.target_rows import TargetRows
 from pipelines.explain.units import Unit, units_of
 from pipelines.health.dead_letters import require_undeliverable
 from pipelines.operate.records import Record, command, operation
@@ -69,13 +69,15 @@ def preview_end(
     actor: str,
     reason: str,
     security: SecuritySettings | None = None,
+    target_rows: TargetRows | None = None,
 ) -> Preview:
     """Returns the preview of a COMMIT or a ROLLBACK: its outcome, a conflict, or that it waits.
 
-    Input: `security`: the keys of the job's settings, as far as they are known here.
+    Input: `security`: the keys of the job's settings, as far as they are known here;
+    `target_rows`: the rows about several targets, if they were read together.
     Errors: OperatorError when the lake has no such half, or it cannot be read.
     """
-    lake_rows = _find(lake, half)
+    lake_rows = _find(lake, half, target_rows)
     (unit,) = units_of(lake_rows)
     if unit.error is not None:
         raise OperatorError(
@@ -110,14 +112,20 @@ def preview_end(
 
 
 def preview_command(
-    lake: Lake, name: str, target: Target | None, actor: str, reason: str
+    lake: Lake,
+    name: str,
+    target: Target | None,
+    actor: str,
+    reason: str,
+    target_rows: TargetRows | None = None,
 ) -> Preview:
     """Returns the preview of a command: its result, and where a message would go.
 
+    Input: `target_rows`: as of `preview_end`.
     Errors: OperatorError when no message has the place of the target.
     """
     if isinstance(target, RecordTarget):
-        lake_rows = _find(lake, target)
+        lake_rows = _find(lake, target, target_rows)
     else:
         lake_rows = LakeRows(*latest_committed(lake))
     if isinstance(target, UndeliverableTarget):
@@ -143,8 +151,8 @@ def preview_command(
     return _preview(lake_rows, command(name, target_text, actor, reason), expected)
 
 
-def _find(lake: Lake, target: RecordTarget) -> LakeRows:
-    lake_rows = find(lake, target)
+def _find(lake: Lake, target: RecordTarget, target_rows: TargetRows | None) -> LakeRows:
+    lake_rows = (target_rows or TargetRows(lake)).of(target)
     if not lake_rows.messages:
         raise OperatorError(nothing_found(lake_rows, target, lake.path))
     return lake_rows

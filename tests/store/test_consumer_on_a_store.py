@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from pipelines.local_store.store import Store
 from pipelines.replay import rebuild
 from storage.files.location import lake_location
 from storage.lake.lake import Lake as StoredLake
 from tests.support.fault_proxy import FaultProxy
 from tests.support.faults import DATA, LIST, LOG, CutWithin, Fault, LostAnswer
 from tests.support.sound_lake import sound_rows
-from tests.support.store import Bucket, make_bucket
+from tests.support.store import Bucket
 from txlake import Consumer, LakeError, StoreAwayError
 
 TOPIC = "orders"
@@ -25,36 +23,23 @@ Key = tuple[int, int]
 
 
 @pytest.fixture(scope="module")
-def proxy(store: Store) -> Iterator[FaultProxy]:
-    with FaultProxy(store.port) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def bucket(store: Store, proxy: FaultProxy, tmp_path_factory: pytest.TempPathFactory) -> Bucket:
-    """A bucket behind the proxy, with a lake in it."""
-    direct = make_bucket(store, f"consumer-{time.time_ns()}")
-    local = sound_rows().write(tmp_path_factory.mktemp("sound") / "lake").path
-    rebuild(local, lake_location(f"{direct.uri}/lake", direct.options))
-    return replace(direct, endpoint=proxy.endpoint)
-
-
-@pytest.fixture(scope="module")
-def expected(bucket: Bucket) -> list[tuple[Key, bytes]]:
+def expected(sound_bucket: Bucket) -> list[tuple[Key, bytes]]:
     """Return the messages of the topic, by place."""
-    lake = StoredLake(lake_location(f"{bucket.uri}/lake", bucket.options))
+    lake = StoredLake(lake_location(f"{sound_bucket.uri}/lake", sound_bucket.options))
     ids = {row["topic"]: row["table_id"] for row in lake.read("catalog").to_pylist()}
     rows = lake.read(f"topics/{ids[TOPIC]}").to_pylist()
     return sorted(((row["queue_id"], row["queue_offset"]), row["body"]) for row in rows)
 
 
 @pytest.fixture
-def open_consumer(bucket: Bucket, unique: Callable[[str], str]) -> Callable[[], Consumer]:
+def open_consumer(sound_bucket: Bucket, unique: Callable[[str], str]) -> Callable[[], Consumer]:
     """Return a way to open consumers of a group that no other test uses."""
     group = unique("points")
 
     def make() -> Consumer:
-        return Consumer(f"{bucket.uri}/lake", group, [TOPIC], storage_options=bucket.options)
+        return Consumer(
+            f"{sound_bucket.uri}/lake", group, [TOPIC], storage_options=sound_bucket.options
+        )
 
     return make
 
@@ -111,7 +96,7 @@ def test_an_answer_that_is_cut_short_is_no_message(
 
 
 def test_a_store_that_is_away_is_an_error_of_its_own_and_the_consumer_goes_on(
-    open_consumer: Callable[[], Consumer], proxy: FaultProxy, bucket: Bucket,
+    open_consumer: Callable[[], Consumer], proxy: FaultProxy, sound_bucket: Bucket,
     expected: list[tuple[Key, bytes]],
 ) -> None:  # fmt: skip
     with open_consumer() as consumer:
@@ -119,8 +104,8 @@ def test_a_store_that_is_away_is_an_error_of_its_own_and_the_consumer_goes_on(
         with proxy.away(), pytest.raises(StoreAwayError) as caught:
             consumer.commit()
         assert str(caught.value) == (
-            f"{bucket.uri}/lake: the store does not answer (Connection refused (os error 111)); "
-            "try again"
+            f"{sound_bucket.uri}/lake: the store does not answer "
+            "(Connection refused (os error 111)); try again"
         )
         consumer.commit()
         rest = read(consumer, len(expected) - 4)
@@ -148,17 +133,17 @@ def test_a_consumer_that_waits_asks_for_the_next_entry_of_the_log_less_and_less_
 
 @pytest.mark.parametrize("is_cleaned", [False, True])
 def test_a_consumer_that_waits_finds_what_comes_also_when_the_next_entry_was_cleaned_up(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_cleaned: bool,
+    sound_bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_cleaned: bool,
     unique: Callable[[str], str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr("txlake._delta_files._SURE_S", 1.0)
-    location = lake_location(f"{bucket.uri}/{unique('lake')}", bucket.options)
+    location = lake_location(f"{sound_bucket.uri}/{unique('lake')}", sound_bucket.options)
     rebuild(sound_rows().write(tmp_path / "lake").path, location)
     lake = StoredLake(location)
     table = f"topics/{lake.read('catalog')['table_id'][0].as_py()}"
     topic = lake.read("catalog")["topic"][0].as_py()
     first = lake.read(table)
-    with Consumer(location.path, "late", [topic], storage_options=bucket.options) as consumer:
+    with Consumer(location.path, "late", [topic], storage_options=sound_bucket.options) as consumer:
         read(consumer, first.num_rows)
         assert consumer.poll(0.2) == []
         newest = first.slice(0, 1).to_pylist()[0]
@@ -182,12 +167,17 @@ def test_a_consumer_that_waits_finds_what_comes_also_when_the_next_entry_was_cle
     ],
 )
 def test_a_store_that_refuses_is_one_sentence_without_the_secret(
-    bucket: Bucket, changed: dict[str, str], said: str
+    sound_bucket: Bucket, changed: dict[str, str], said: str
 ) -> None:
     with pytest.raises(LakeError) as caught:
-        Consumer(f"{bucket.uri}/lake", "points", [TOPIC], storage_options=bucket.options | changed)
+        Consumer(
+            f"{sound_bucket.uri}/lake",
+            "points",
+            [TOPIC],
+            storage_options=sound_bucket.options | changed,
+        )
     text = str(caught.value)
-    assert text.startswith(f"{bucket.uri}/lake: {said}: check storage_options")
+    assert text.startswith(f"{sound_bucket.uri}/lake: {said}: check storage_options")
     assert not isinstance(caught.value, StoreAwayError)
     assert "\n" not in text
-    assert not {bucket.keys.secret_access_key, "another-secret"} & set(text.split())
+    assert not {sound_bucket.keys.secret_access_key, "another-secret"} & set(text.split())

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pipelines.job.refused_retention import RefusedRetention
-from pipelines.local_store.store import Store
-from pipelines.replay import rebuild
 from storage.files.location import lake_location
 from storage.lake.lake import Lake
 from storage.lake.progress import read_progress
 from tests.support.fault_proxy import FaultProxy
 from tests.support.faults import Fault, LostAnswer
-from tests.support.sound_lake import sound_rows
-from tests.support.store import Bucket, make_bucket
+from tests.support.store import Bucket
 from tests.support.wait import wait_until
 from txlake import ConsumedMessage, Consumer, ConsumeStatus
 from txlake._dead_letters import DeadLetters
@@ -28,29 +25,18 @@ from txlake._retries import ConsumerRetries
 TOPIC = "orders"
 
 
-@pytest.fixture(scope="module")
-def proxy(store: Store) -> Iterator[FaultProxy]:
-    with FaultProxy(store.port) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def bucket(store: Store, proxy: FaultProxy, tmp_path_factory: pytest.TempPathFactory) -> Bucket:
-    """A bucket behind the proxy, with a lake in it."""
-    direct = make_bucket(store, f"groups-{time.time_ns()}")
-    local = sound_rows().write(tmp_path_factory.mktemp("sound") / "lake").path
-    rebuild(local, lake_location(f"{direct.uri}/lake", direct.options))
-    return replace(direct, endpoint=proxy.endpoint)
-
-
 @pytest.fixture
-def open_consumer(bucket: Bucket, unique: Callable[[str], str]) -> Callable[..., Consumer]:
+def open_consumer(sound_bucket: Bucket, unique: Callable[[str], str]) -> Callable[..., Consumer]:
     """Return a way to open consumers of a group that no other test uses."""
     group = unique("points")
 
     def make(**options: Any) -> Consumer:
         return Consumer(
-            f"{bucket.uri}/lake", group, [TOPIC], storage_options=bucket.options, **options
+            f"{sound_bucket.uri}/lake",
+            group,
+            [TOPIC],
+            storage_options=sound_bucket.options,
+            **options,
         )
 
     return make
@@ -88,7 +74,7 @@ def test_members_share_queues_and_take_over_those_of_one_that_died(
 
 
 def test_what_is_refused_comes_again_and_is_dead_at_last_though_answers_are_lost(
-    open_consumer: Callable[..., Consumer], proxy: FaultProxy, bucket: Bucket
+    open_consumer: Callable[..., Consumer], proxy: FaultProxy, sound_bucket: Bucket
 ) -> None:
     seen: list[tuple[tuple[int, int], int]] = []
 
@@ -97,7 +83,7 @@ def test_what_is_refused_comes_again_and_is_dead_at_last_though_answers_are_lost
         seen.append(((message.queue_id, message.queue_offset), message.reconsume_times))
         return ConsumeStatus.RECONSUME_LATER if message.queue_offset == 0 else None
 
-    retries = ConsumerRetries(f"{bucket.uri}/lake/consumer_retries", bucket.options)
+    retries = ConsumerRetries(f"{sound_bucket.uri}/lake/consumer_retries", sound_bucket.options)
     lost = Fault(
         LostAnswer(), method="PUT", key=r"consumer_retries/_delta_log/0*[1-9]\d*\.json$", times=2
     )
@@ -124,14 +110,14 @@ def test_what_is_refused_comes_again_and_is_dead_at_last_though_answers_are_lost
     assert {(row.retries, len(row.attempts)) for row in retries.newest().values()} == {(2, 2)}
     for head in heads:
         assert [times for place, times in seen if place == head] == [0, 1]
-    letters = DeadLetters(f"{bucket.uri}/lake/consumer_dead_letters", bucket.options)
+    letters = DeadLetters(f"{sound_bucket.uri}/lake/consumer_dead_letters", sound_bucket.options)
     dead_rows = list(retries.newest().values())
     read = letters.read(dead_rows)
     assert {key: rows["topic"].to_pylist() for key, rows in read.items()} == {
         row.key: [TOPIC] for row in dead_rows
     }
 
-    lake = Lake(lake_location(f"{bucket.uri}/lake", bucket.options))
+    lake = Lake(lake_location(f"{sound_bucket.uri}/lake", sound_bucket.options))
     plan = read_progress(lake).last
     assert plan is not None
     retention = RefusedRetention(lake, 1_000)

@@ -48,12 +48,6 @@ FAULTS = {
 
 
 @pytest.fixture(scope="module")
-def proxy(store: Store) -> Iterator[FaultProxy]:
-    with FaultProxy(store.port) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def drivers(
     broker: Broker, store: Store, proxy: FaultProxy, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Drivers]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pyarrow as pa
@@ -22,12 +22,6 @@ from tests.support.faults import DATA, LIST, LOG, CutBefore, Fault, LostAnswer
 from tests.support.owned_rows import NOW, plan, reasons, rows
 from tests.support.store import make_bucket
 from txlake._delta_files import DeltaFiles
-
-
-@pytest.fixture(scope="module")
-def proxy(store: Store) -> Iterator[FaultProxy]:
-    with FaultProxy(store.port) as running:
-        yield running
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,12 +20,6 @@ from tests.support.store import Bucket, make_bucket
 from tests.support.wait import wait_until
 
 Unique = Callable[[str], str]
-
-
-@pytest.fixture
-def proxy(store: Store) -> Iterator[FaultProxy]:
-    with FaultProxy(store.port) as running:
-        yield running
 
 
 def settings_of(lake: PublishedLake, bucket: Bucket, folder: Path) -> Settings:

@@ -36,12 +36,6 @@ TRIES = 12  # of a request: delta-rs makes eleven before it gives up
 FIRST, SECOND = r"/_delta_log/0{20}\.json$", r"/_delta_log/0{19}1\.json$"
 
 
-@pytest.fixture(scope="module")
-def proxy(store: Store) -> Iterator[FaultProxy]:
-    with FaultProxy(store.port) as running:
-        yield running
-
-
 @pytest.fixture
 def bucket(store: Store, proxy: FaultProxy, unique: Callable[[str], str]) -> Bucket:
     """A bucket behind the proxy."""

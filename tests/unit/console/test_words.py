@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import re
 from dataclasses import replace
@@ -93,6 +94,25 @@ def test_an_export_has_the_columns_own_names(job: InMemoryJob) -> None:
     assert console.get("/topics?format=xml").status_code == 400
     shown = console.get("/transactions").text
     assert '<th scope="col" title="producer_group">Producer group</th>' in shown
+
+
+def test_an_export_has_more_rows_than_a_page(tmp_path: Path) -> None:
+    job = InMemoryJob(tmp_path / "lake")
+    for number in range(110):
+        job.half(f"t{number}")
+    job.run()
+
+    console = client(job.lake.path)
+    shown = console.get("/transactions").text
+    assert "50 of 110 rows" in shown
+    (exported,) = re.findall('href="([^"]*format=csv[^"]*)"', shown)
+    rows = csv.DictReader(io.StringIO(console.get(html.unescape(exported)).text))
+    assert len(list(rows)) == 110
+
+    (more,) = re.findall('href="([^"]*limit=100)">show up to 100<', shown)
+    answer = console.get(html.unescape(more))
+    assert "100 of 110 rows" in answer.text
+    assert len(answer.content) < 130_000, "150 KB with style and script"
 
 
 def test_pages_have_their_counts_as_of_the_newest_epoch(job: InMemoryJob) -> None:
