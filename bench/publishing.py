@@ -18,124 +18,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
-import pyarrow as pa
 from confluent_kafka import Consumer, TopicPartition
 
-from checker.frames import RULE_VERSION
+from bench.message_lake import QUEUES, TOPIC_NAME, MessageLake
 from pipelines.local_broker.broker import Broker
-from storage.lake.epoch_log import write_commit, write_plan
-from storage.lake.epochs import Plan
-from storage.lake.lake import Lake
-from storage.lake.progress import NO_PROGRESS
-from storage.rows import instant
-from storage.schemas import CATALOG, HALF, TOPIC
 from txlake.protocol import QUEUE_OFFSET
 
-QUEUES = 4
 EPOCH_MESSAGES = 20_000
-TOPIC_NAME = "orders"
-_MS = 1_000_000
 
 
-class BenchLake:
-    """A lake with one topic, to which epochs of messages are committed."""
-
-    def __init__(self, path: Path, body_bytes: int) -> None:
-        self.lake = Lake(str(path))
-        self.lake.create(instant(time.time_ns() // _MS))
-        self._progress = NO_PROGRESS
-        self._body_bytes = body_bytes
-        self._random = np.random.default_rng(1)
-        self.epoch = 0
-        self._next = 0  # in each queue
-
-    def commit(self, messages: int) -> None:
-        """Commits an epoch with so many messages, an equal share of each queue."""
-        self.epoch += 1
-        at = time.time_ns() // _MS
-
-        plan = Plan(
-            self.epoch,
-            at,
-            {},
-            {},
-            (),
-            "cluster",
-            {},
-            {"wire": {"topics": {}}},
-            "bench",
-            RULE_VERSION,
-        )
-
-        self._progress = write_plan(self.lake, self._progress, plan)
-
-        each = messages // QUEUES
-        offsets = np.tile(np.arange(self._next, self._next + each), QUEUES)
-        queues = np.repeat(np.arange(QUEUES), each)
-        count = len(offsets)
-
-        common = {
-            "queue_id": queues,
-            "queue_offset": offsets,
-            "stored_at": pa.array([at * 1_000] * count, pa.timestamp("us", "UTC")),
-            "producer_group": ["shop"] * count,
-            "transaction_id": [f"{q:08x}-{o:027x}" for q, o in zip(queues, offsets, strict=True)],
-            "real_topic": [TOPIC_NAME] * count,
-            "keys": [f"order-{offset}" for offset in offsets],
-            "epoch": [self.epoch] * count,
-        }
-
-        message = {
-            **common,
-            "source": ["half"] * count,
-            "properties": [[("colour", "red")]] * count,
-            "body": self._bodies(count),
-            "half_queue_id": queues,
-            "half_queue_offset": offsets,
-        }
-
-        if self.epoch == 1:
-            row = {
-                "topic": TOPIC_NAME,
-                "table_id": 1,
-                "queue_count": QUEUES,
-                "epoch": 1,
-                "created_at": instant(at),
-            }
-            self.lake.append("catalog", pa.Table.from_pylist([row], schema=CATALOG), 1)
-            self.lake.create_table("topics/1")
-
-        self.lake.append("half", _table(common, HALF, count), self.epoch)
-        self.lake.append("topics/1", _table(message, TOPIC, count), self.epoch)
-        self._next += each
-
-        ends = {(TOPIC_NAME, queue): self._next for queue in range(QUEUES)}
-        counts = {"committed": count}
-        self._progress = write_commit(self.lake, self._progress, plan, ends, counts, {})
-
-    def _bodies(self, count: int) -> list[bytes]:
-        """Returns bodies like JSON: half of each is random."""
-        half = self._body_bytes // 2
-        data = self._random.bytes(count * half)
-        filler = b'{"order":"' + b"x" * (self._body_bytes - half - 10)
-        return [filler + data[number * half : (number + 1) * half] for number in range(count)]
-
-
-def _table(columns: dict[str, object], schema: pa.Schema, count: int) -> pa.Table:
-    return pa.table(
-        [
-            pa.array(columns[field.name], field.type)
-            if field.name in columns
-            else pa.nulls(count, field.type)
-            for field in schema
-        ],
-        schema=schema,
-    )
-
-
-def settings_of(folder: Path, lake: BenchLake, broker: Broker, name: str) -> Path:
+def settings_of(folder: Path, lake: MessageLake, broker: Broker, name: str) -> Path:
     """Writes the settings of a publisher."""
     path = folder / f"{name}.toml"
     path.write_text(
@@ -184,8 +77,8 @@ def ends_of(consumer: Consumer, topic: str) -> int:
 def drain(folder: Path, broker: Broker, messages: int, size: int) -> str:
     """Returns what a drain took."""
     name = f"drain{size}"
-    lake = BenchLake(folder / name, size)
-    while lake._next * QUEUES < messages:
+    lake = MessageLake(folder / name, size)
+    while lake.next_offset * QUEUES < messages:
         lake.commit(EPOCH_MESSAGES)
 
     consumer = Consumer(
@@ -220,7 +113,7 @@ def drain(folder: Path, broker: Broker, messages: int, size: int) -> str:
 def latency(folder: Path, broker: Broker, seconds: int) -> str:
     """Returns how long after an epoch's commit a consumer sees its messages, at 1,000 a second."""
     name = "latency"
-    lake = BenchLake(folder / name, 256)
+    lake = MessageLake(folder / name, 256)
     lake.commit(1_000)
     run = PublisherRun(settings_of(folder, lake, broker, name))
     committed: dict[int, float] = {}
@@ -229,7 +122,7 @@ def latency(folder: Path, broker: Broker, seconds: int) -> str:
     def commit() -> None:
         while not stop.is_set():
             began = time.monotonic()
-            first = lake._next
+            first = lake.next_offset
             lake.commit(1_000)
             committed[first] = time.monotonic()
             stop.wait(max(0.0, 1.0 - (time.monotonic() - began)))

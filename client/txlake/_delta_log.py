@@ -5,6 +5,7 @@ Source: Delta's protocol, "Delta Log Entries", "Checkpoints".
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -28,7 +29,7 @@ def version_of(name: str) -> int | None:
 
 def has_entry(folder: str, version: int) -> bool:
     """Returns whether the log of a table in a local folder has the entry of a version."""
-    return Path(folder, "_delta_log", entry_name(version)).exists()
+    return os.path.exists(os.path.join(folder, "_delta_log", entry_name(version)))
 
 
 def is_newest(folder: str, version: int) -> bool:

@@ -19,7 +19,7 @@ from txlake._counted import counted
 from txlake._lake import Lake, Topic
 from txlake._members import Membership
 from txlake._ownership import Ownership
-from txlake._poll_backoff import PollBackoff
+from txlake._poll_backoff import LOOK_S, PollBackoff
 from txlake._queues import QueueBuffers
 from txlake.errors import OffsetOutOfRangeError, StaleGenerationError, UnknownTopicError
 
@@ -135,8 +135,22 @@ class GroupQueues:
         return True
 
     def wait(self, deadline: float) -> None:
-        """Waits until it is time to read, at most until a deadline (monotonic s)."""
-        self._backoff.wait(deadline)
+        """Waits until it is time to look again, at most until a deadline (monotonic s).
+
+        On a disk that is when a table that is read here has a new version, or when the other
+        members are looked at.
+        """
+        if self._backoff.is_store:
+            self._backoff.wait(deadline)
+            return
+
+        until = min(deadline, time.monotonic() + self._look_s)
+        remaining_s = until - time.monotonic()
+        while remaining_s > 0:
+            time.sleep(min(LOOK_S, remaining_s))
+            if self.buffers.may_have_news():
+                return
+            remaining_s = until - time.monotonic()
 
     def take(self, max_records: int) -> list[tuple[str, pa.Table]]:
         """Takes rows, each queue's in order, but of no queue that is to be handed over."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 # On a disk a look is two looks for a name: a message is seen this much after its commit at most.
-LOOK_S = 0.025
+LOOK_S = 0.03
 _FIRST_PAUSE_S = 0.05  # on a store; an epoch takes about a second
 _GROWTH = 1.5
 _TOPICS_S = 2.0

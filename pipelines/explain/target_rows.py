@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pyarrow as pa
+
+from pipelines.epoch.recorded_state import topics_before
 from pipelines.explain.fetch import find, find_records
 from pipelines.explain.rows import LakeRows
 from pipelines.explain.units import Unit, units_of
@@ -21,6 +24,7 @@ class TargetRows:
     def __init__(self, lake: Lake, targets: Sequence[Target | None] = ()) -> None:
         self._lake = lake
         self._units: dict[RecordTarget, Unit] = {}
+        self._topics: dict[int, pa.Table] = {}
 
         records = [target for target in targets if isinstance(target, RecordTarget)]
         if len(records) > 1:
@@ -34,6 +38,12 @@ class TargetRows:
         """Returns what `find` returns, but of other messages' operations perhaps more."""
         unit = self._units.get(target)
         return find(self._lake, target) if unit is None else _rows_of(unit)
+
+    def topics_before(self, epoch: int) -> pa.Table:
+        """Returns the topics as they were before an epoch, read once."""
+        if epoch not in self._topics:
+            self._topics[epoch] = topics_before(self._lake, epoch)
+        return self._topics[epoch]
 
 
 def _rows_of(unit: Unit) -> LakeRows:

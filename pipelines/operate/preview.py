@@ -29,7 +29,6 @@ from checker.frames import (
 from pipelines import output
 from pipelines.epoch.lookups import find_undeliverable, to_operations
 from pipelines.epoch.parameters import plan_parameters
-from pipelines.epoch.recorded_state import topics_before
 from pipelines.epoch.signatures import with_verification
 from pipelines.errors import OperatorError
 from pipelines.explain import rule_texts
@@ -77,6 +76,7 @@ def preview_end(
     `target_rows`: the rows about several targets, if they were read together.
     Errors: OperatorError when the lake has no such half, or it cannot be read.
     """
+    target_rows = target_rows or TargetRows(lake)
     lake_rows = _find(lake, half, target_rows)
     (unit,) = units_of(lake_rows)
     if unit.error is not None:
@@ -105,9 +105,9 @@ def preview_end(
     rows = pa.Table.from_pylist([row], schema=schemas.OP)
     operations = to_operations(rows if security is None else with_verification(rows, security))
 
+    topics = target_rows.topics_before(lake_rows.epoch + 1)
     inputs = Inputs(operations=operations, ended=_ended_halves(unit))
-    decided = _decide(lake, lake_rows, inputs, now_ms)
-    topics = topics_before(lake, lake_rows.epoch + 1)
+    decided = _decide(lake_rows, topics, inputs, now_ms)
     return _preview(lake_rows, record, _end_text(decided, unit, op_offset, topics))
 
 
@@ -124,6 +124,7 @@ def preview_command(
     Input: `target_rows`: as of `preview_end`.
     Errors: OperatorError when no message has the place of the target.
     """
+    target_rows = target_rows or TargetRows(lake)
     if isinstance(target, RecordTarget):
         lake_rows = _find(lake, target, target_rows)
     else:
@@ -134,11 +135,11 @@ def preview_command(
     target_text = None if target is None else str(target)
     commands = _frame([{"admin_offset": 0, "command": name, "target": target_text}], COMMANDS)
 
-    topics = topics_before(lake, lake_rows.epoch + 1)
+    topics = target_rows.topics_before(lake_rows.epoch + 1)
     undeliverable = find_undeliverable(lake, commands, topics, lake_rows.epoch + 1)
 
     inputs = Inputs(commands=commands, undeliverable=undeliverable)
-    decided = _decide(lake, lake_rows, inputs, time.time_ns() // 1_000_000)
+    decided = _decide(lake_rows, topics, inputs, time.time_ns() // 1_000_000)
     (result,) = decided.command_results["result"].to_pylist()
 
     messages = {
@@ -151,8 +152,8 @@ def preview_command(
     return _preview(lake_rows, command(name, target_text, actor, reason), expected)
 
 
-def _find(lake: Lake, target: RecordTarget, target_rows: TargetRows | None) -> LakeRows:
-    lake_rows = (target_rows or TargetRows(lake)).of(target)
+def _find(lake: Lake, target: RecordTarget, target_rows: TargetRows) -> LakeRows:
+    lake_rows = target_rows.of(target)
     if not lake_rows.messages:
         raise OperatorError(nothing_found(lake_rows, target, lake.path))
     return lake_rows
@@ -163,7 +164,7 @@ def _preview(lake_rows: LakeRows, record: Record, expected: str) -> Preview:
     return Preview(record, expected, lake_rows.epoch, cluster_id)
 
 
-def _decide(lake: Lake, lake_rows: LakeRows, inputs: Inputs, now_ms: int) -> Decision:
+def _decide(lake_rows: LakeRows, topics: pa.Table, inputs: Inputs, now_ms: int) -> Decision:
     newest = lake_rows.newest
     units = units_of(lake_rows)
     queues = sorted({unit.queue_id for unit in units})
@@ -173,7 +174,7 @@ def _decide(lake: Lake, lake_rows: LakeRows, inputs: Inputs, now_ms: int) -> Dec
         halves=_frame([half for unit in units for half in unit.halves], HALVES),
         waiting=_frame(lake_rows.namings, NAMINGS),
         delayed=_frame(lake_rows.still_delayed, DELAYED),
-        topics=topics_before(lake, lake_rows.epoch + 1),
+        topics=topics,
     )
 
     floors = {} if newest is None else newest.floor.offsets
