@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -47,14 +48,14 @@ def measure(folder: Path, messages: int, idle_s: int) -> str:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            process.stdout.readline()
-            process.stdout.readline()  # the first message
+            _next_line(process.stdout)
+            _next_line(process.stdout)  # the first message
 
             waits = []
             for _ in range(_WARM_UP + messages):
                 time.sleep(pause.uniform(*_PAUSE_S))
                 lake.commit(QUEUES)
-                _, seen_ns = process.stdout.readline().split()
+                _, seen_ns = _next_line(process.stdout).split()
                 waits.append((int(seen_ns) - _committed_ns(folder / "lake")) / 1e6)
 
             cpu_s = _cpu_s(process.pid)
@@ -69,6 +70,14 @@ def measure(folder: Path, messages: int, idle_s: int) -> str:
         f"ms, p99 {waits[int(messages * 0.99) - 1]:.0f} ms, longest {waits[-1]:.0f} ms; idle "
         f"{idle:.4f} cores in {idle_s} s"
     )
+
+
+def _next_line(output: IO[str]) -> str:
+    """Returns what the consumer says next. Errors: RuntimeError if it has ended."""
+    line = output.readline()
+    if not line:
+        raise RuntimeError("the consumer has ended; its error is above")
+    return line
 
 
 def _committed_ns(lake: Path) -> int:

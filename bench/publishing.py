@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from bench.message_lake import QUEUES, TOPIC_NAME, MessageLake
 from pipelines.local_broker.broker import Broker
@@ -70,7 +70,7 @@ def ends_of(consumer: Consumer, topic: str) -> int:
             consumer.get_watermark_offsets(TopicPartition(topic, q), timeout=10)[1]
             for q in range(QUEUES)
         )
-    except Exception:  # it is not there yet
+    except KafkaException:  # it is not there yet
         return 0
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -98,8 +98,12 @@ class GroupQueues:
         self.ownership.heartbeat()
         self._drop_lost()
 
-    def look(self) -> None:
-        """Reads on, if it is time to: new messages, new queues, other members."""
+    def look(self, busy: Collection[Queue] = ()) -> None:
+        """Reads on, if it is time to: new messages, new queues, other members.
+
+        Input: `busy`: queues of which messages are in hand that came before their positions, as
+        retries do: they are not handed over yet.
+        """
         self.keep()
 
         is_due = self._backoff.is_due(has_rows=self.buffers.has_rows())
@@ -114,7 +118,7 @@ class GroupQueues:
             self._backoff.note_read(is_new=self.buffers.fill())
 
         if self._membership is not None and time.monotonic() >= self._look_at:
-            self._share()
+            self._share(busy)
 
     @property
     def is_in_store(self) -> bool:
@@ -174,13 +178,16 @@ class GroupQueues:
                 "and comes to that one; the other queues are committed, and this consumer goes on"
             )
 
-    def commit_kept(self, positions: Mapping[Queue, int]) -> None:
-        """Stores the positions of queues that are still this consumer's; then hands over."""
+    def commit_kept(self, positions: Mapping[Queue, int], busy: Collection[Queue] = ()) -> None:
+        """Stores the positions of queues that are still this consumer's; then hands over.
+
+        Input: `busy`: as of `look`.
+        """
         self.ownership.commit(positions)
         self._drop_lost()
         for queue in self._settled:
             self._settled[queue] = positions.get(queue, self._settled[queue])
-        self._hand_over()
+        self._hand_over(busy)
 
     def seek(self, queue: Queue, offset: int) -> None:
         """Goes on at another offset of a queue."""
@@ -222,7 +229,7 @@ class GroupQueues:
         self._settled.pop(queue, None)
         self._leaving.pop(queue, None)
 
-    def _share(self) -> None:
+    def _share(self, busy: Collection[Queue] = ()) -> None:
         """Takes what is free of this member's share, and notes what is no longer in it."""
         assert self._membership is not None
         self._look_at = time.monotonic() + self._look_s
@@ -246,16 +253,19 @@ class GroupQueues:
         self._take(sorted(mine - held), None, self._topics)
         deadline = time.monotonic() + self._session_timeout_s
         self._leaving = {queue: self._leaving.get(queue, deadline) for queue in sorted(held - mine)}
-        self._hand_over()
+        self._hand_over(busy)
 
-    def _hand_over(self) -> None:
-        """Gives back the queues to hand over of which all that was taken is committed."""
+    def _hand_over(self, busy: Collection[Queue]) -> None:
+        """Gives back the queues to hand over of which all that was taken is committed.
+
+        One for which nobody commits goes after a session.
+        """
         now = time.monotonic()
         positions = self.buffers.positions()
         returned = [
             queue
             for queue, deadline in self._leaving.items()
-            if positions[queue] == self._settled[queue] or now >= deadline
+            if (positions[queue] == self._settled[queue] and queue not in busy) or now >= deadline
         ]
 
         if returned:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-# On a disk a look is two looks for a name: a message is seen this much after its commit at most.
+# On a disk a look is one look for a name. A message is seen so long after its commit at most, and
+# read then.
 LOOK_S = 0.03
 _FIRST_PAUSE_S = 0.05  # on a store; an epoch takes about a second
 _GROWTH = 1.5

@@ -87,7 +87,7 @@ class PushRun:
 
     def _turn(self) -> None:
         try:
-            self._queues.look()
+            self._queues.look(self._retrying_queues())
             self._follow_assignment()
             self._hand_out()
             if self._is_time_to_settle():
@@ -141,7 +141,7 @@ class PushRun:
 
         for queue in leaving:
             lane = self._lanes[queue]
-            if not lane.is_busy and not self._is_retrying(queue):
+            if not lane.is_busy and queue not in self._retrying_queues():
                 # Messages in hand that nobody has begun go with the queue.
                 self._queues.seek(queue, lane.committable())
                 lane.position = lane.committable()
@@ -150,8 +150,9 @@ class PushRun:
         for queue, lane in self._lanes.items():
             lane.is_ending = queue in leaving
 
-    def _is_retrying(self, queue: Queue) -> bool:
-        return any(retried_queue == queue for retried_queue, _ in self._retrying)
+    def _retrying_queues(self) -> set[Queue]:
+        """Returns the queues of the retries that are handed out, or not written down yet."""
+        return {queue for queue, _ in self._retrying}
 
     def _hand_out(self) -> None:
         """Gives the threads what they can work on."""
@@ -330,7 +331,7 @@ class PushRun:
 
         for queue, position in positions.items():
             self._lanes[queue].settled = position
-        self._queues.commit_kept(positions)
+        self._queues.commit_kept(positions, self._retrying_queues())
 
     def _write_down(self) -> None:
         """Writes what was given up, then all that was refused, and what retries have done."""

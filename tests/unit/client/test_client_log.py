@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.support.http_client import free_port
+from pipelines.local_server.ports import Reservation
 from txlake import (
     LocalTransactionState,
     Message,
@@ -81,9 +81,13 @@ class Commits(TransactionListener):
 
 
 def test_a_producer_without_a_kafka_logs_a_few_lines(
-    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
 ) -> None:
-    servers = f"127.0.0.1:{free_port()}"
+    held = Reservation("127.0.0.1", 0)  # no server of another test listens at its port
+    request.addfinalizer(held.release)
+    servers = f"127.0.0.1:{held.ports[0]}"
     options = ProducerOptions(send_timeout_ms=2_000)
 
     with TransactionProducer(servers, "shop", Commits(), options=options) as producer:

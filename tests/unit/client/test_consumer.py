@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from txlake import (
     UnknownTopicError,
 )
 from txlake._delta_files import TableFile
+from txlake._poll_backoff import LOOK_S
 from txlake._topic_reader import _in_order, _window_rows
 
 _QUEUE_ROWS = pa.schema([("queue_id", pa.int32()), ("queue_offset", pa.int64())])
@@ -254,6 +256,31 @@ def test_a_wrong_argument_is_named(
     everything = {"group": "points", "topics": ["orders"], **arguments}
     with pytest.raises(ValueError, match=said):
         Consumer(orders.path, **everything)  # type: ignore[arg-type]
+
+
+def test_a_waiting_poll_looks_for_news_alone_and_ends_with_them(
+    orders: LakeFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        assert consumer.poll(0.0) == []
+        queues = consumer._queues
+        queues._look_s = queues._look_at = queues._full_look_at = math.inf  # no other look is due
+        beats: list[None] = []
+        pauses: list[float] = []
+
+        def sleep(pause_s: float) -> None:
+            pauses.append(pause_s)
+            assert len(pauses) < 10, "the news are not seen"
+            if len(pauses) == 5:
+                orders.deliver("orders", {0: 1})
+
+        monkeypatch.setattr(queues.ownership, "heartbeat", lambda: beats.append(None))
+        monkeypatch.setattr("txlake._group_queues.time.sleep", sleep)
+        messages = consumer.poll(600.0)
+
+    assert [message.queue_offset for message in messages] == [0]
+    assert pauses == [LOOK_S] * 5
+    assert len(beats) == 2, "one before it waits, one after"
 
 
 def test_a_poll_with_nothing_new_is_cheap(

@@ -357,6 +357,35 @@ def test_members_with_listeners_hand_over_and_lose_nothing(orders: LakeFactory) 
     assert again == Counter((q, offset) for q in (0, 1) for offset in range(3, 200, 10))
 
 
+def test_a_queue_changes_hands_when_its_retry_is_done(orders: LakeFactory) -> None:
+    seen: list[tuple[Place, int]] = []
+    may_end = threading.Event()
+
+    def listener(messages: Sequence[ConsumedMessage]) -> ConsumeStatus | None:
+        (message,) = messages
+        seen.append((place(message), message.reconsume_times))
+        if message.reconsume_times:
+            may_end.wait(60)
+            return None
+        return LATER
+
+    orders.deliver("orders", {1: 1})
+    with running(orders, listener, retry_delays_ms=[50]) as first:
+        wait_until(lambda: ((1, 0), 1) in seen, "the retry")
+        with running(orders, listener, retry_delays_ms=[50]) as second:
+            wait_until(lambda: first._queues.leaving() or second.assignment(), "the other member")
+            assert second.assignment() == []
+            may_end.set()
+            wait_until(second.assignment, "a share")
+
+            orders.deliver("orders", {1: 1})
+            wait_until(lambda: ((1, 1), 1) in seen, "the next retry")
+
+    assert Counter(seen) == Counter(
+        {((1, offset), times): 1 for offset in (0, 1) for times in (0, 1)}
+    )
+
+
 def test_an_attempt_that_two_consumers_make_counts_once(tmp_path: Path) -> None:
     """A consumer that was replaced hands out a message beside its successor."""
     uri = str(tmp_path / "consumer_retries")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipelines.errors import OperatorError
-from pipelines.explain import fetch
+from pipelines.explain import fetch, target_rows
 from pipelines.explain.target_rows import TargetRows
 from pipelines.operate.preview import preview_command, preview_end
 from storage.lake.lake import Lake
@@ -77,3 +77,22 @@ def test_many_targets_are_as_many_reads_as_two(lake: Lake, monkeypatch: pytest.M
     for half in halves:
         assert together.of(half).messages
     assert reads == []
+
+
+def test_previews_of_many_targets_read_the_topics_once(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epochs: list[int] = []
+
+    def topics_before(lake: Lake, epoch: int) -> Any:
+        epochs.append(epoch)
+        return original(lake, epoch)
+
+    original = target_rows.topics_before
+    monkeypatch.setattr(target_rows, "topics_before", topics_before)
+
+    halves = [target for target in _targets(lake)[:-2] if target.kind == HALF]
+    together = TargetRows(lake, halves)
+    for half in halves[:5]:
+        assert list(_previews(lake, half, together))
+    assert len(epochs) == 1
