@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from txlake.protocol import Target
 
 FindTargets = Callable[["Lake", "Filters"], Sequence["Target"]]
+PreviewTargets = Callable[[Sequence["Target"]], "list[Preview | OperatorError]"]
 
 
 @dataclass(frozen=True)
@@ -58,27 +59,26 @@ class BulkOptions:
         """
         self.check(text)
         target = None if text is None else writing.target(name, text)
-        self.write(writing, target, find_targets, writing.dry_run_of(name))
+        self.write(writing, target, find_targets, writing.previews_of(name))
 
     def write(
         self,
         writing: WriteOptions,
         target: Target | None,
         find_targets: FindTargets,
-        preview_target: Callable[..., Preview],
+        preview_targets: PreviewTargets,
     ) -> None:
         """Previews a record for one target, or for all that match, the oldest first; writes it.
 
         Several records are written only with --yes.
-        Input: `find_targets` returns the matching targets; `preview_target` previews one, with
-        `target_rows` if given.
+        Input: `find_targets` returns the matching targets; `preview_targets` previews some.
         Errors: OperatorError if a result was waited for and is a refusal, or did not come.
         """
-        from pipelines.explain.target_rows import TargetRows
         from pipelines.health.transactions import Filters
+        from pipelines.operate.preview import all_of
 
         if target is not None:
-            writing.write(preview_target(target))
+            writing.write(all_of(preview_targets([target]))[0])
             return
 
         until = None if self.older_than is None else now_ms() - self.older_than
@@ -87,8 +87,7 @@ class BulkOptions:
         chosen = targets[: self.max]
 
         is_written = self.yes and not writing.dry_run
-        target_rows = TargetRows(writing.lake, chosen)
-        previews = [preview_target(target, target_rows=target_rows) for target in chosen]
+        previews = all_of(preview_targets(chosen))
 
         rows: list[dict[str, Any]] = [
             {

@@ -67,6 +67,7 @@ def console(
     from pipelines.cli.status import facts_of
     from pipelines.console.context import ConsoleContext
     from pipelines.console.kafka_cache import QueryCache
+    from pipelines.console.page_lakes import PageLakes
     from pipelines.console.serve import LOOPBACK, is_loopback, listen, serve
     from pipelines.settings import warn_of_open_secrets
 
@@ -88,7 +89,7 @@ def console(
     with listen(host, port) as listener:
         site = ConsoleContext(
             path=location.path,
-            open_lake=lambda: open_intact_lake(location),
+            open_lake=PageLakes(location).open,
             load_facts=load_facts,
             settings=settings,
             token=token,

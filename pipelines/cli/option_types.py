@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any, Final
+from typing import Any
 
 import click
 
-from txlake.protocol import FOREVER, delay_levels_ms
-
-FOREVER_WORD: Final = "forever"
-_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+from pipelines.amounts import parse_size, parse_span
 
 
 class Duration(click.ParamType[int]):
@@ -25,15 +21,10 @@ class Duration(click.ParamType[int]):
         """Returns ms; -1 for ever."""
         if isinstance(value, int):
             return value
-        if self._can_be_forever and value == FOREVER_WORD:
-            return FOREVER
-
         try:
-            (span_ms,) = delay_levels_ms(value)
-        except ValueError:
-            more = f", or {FOREVER_WORD}" if self._can_be_forever else ""
-            self.fail(f"{value!r}: a number and one of the units s, m, h, d{more}")
-        return span_ms
+            return parse_span(value, can_be_forever=self._can_be_forever)
+        except ValueError as error:
+            self.fail(f"{value!r}: {error}")
 
 
 class ByteSize(click.ParamType[int]):
@@ -43,9 +34,7 @@ class ByteSize(click.ParamType[int]):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int:
         """Returns bytes; -1 without a limit."""
-        if value == FOREVER_WORD:
-            return FOREVER
-        match = re.fullmatch(r"([1-9][0-9]{0,14})(|KiB|MiB|GiB|TiB)", value)
-        if match is None:
-            self.fail(f"{value!r}: bytes, or a number with KiB, MiB, GiB or TiB, or {FOREVER_WORD}")
-        return int(match[1]) * _UNITS[match[2]]
+        try:
+            return parse_size(value)
+        except ValueError as error:
+            self.fail(f"{value!r}: {error}")

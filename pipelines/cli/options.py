@@ -192,12 +192,11 @@ def open_intact_lake(location: LakeLocation) -> Lake:
     The tables of topics are not checked.
     Errors: LakeError.
     """
-    from storage.lake.integrity import require_readable
+    from storage.lake.integrity import require_usable
     from storage.lake.lake import Lake
 
     lake = Lake(location)
-    lake.lake_id()  # refuses what is not a lake, or a lake of another version
-    require_readable(lake)
+    require_usable(lake)
     return lake
 
 

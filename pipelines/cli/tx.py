@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -27,8 +26,10 @@ from txlake.protocol import COMMIT, ROLLBACK, RecordTarget
 if TYPE_CHECKING:
     from pipelines.explain.rows import Row
     from pipelines.explain.target import ExplainTarget
+    from pipelines.operate.preview import Preview
     from pipelines.settings import Settings
     from storage.lake.lake import Lake
+    from txlake.protocol import Target
 
 _HOUR_MS = 3_600_000
 
@@ -235,22 +236,20 @@ def rollback(target: str | None, bulk: BulkOptions, writing: WriteOptions) -> No
 
 def _end(decision: str, text: str | None, bulk: BulkOptions, writing: WriteOptions) -> None:
     from pipelines.operate.bulk import pending_targets
-    from pipelines.operate.preview import preview_end
+    from pipelines.operate.preview import preview_ends
 
     bulk.check(text)
 
     target = None if text is None else writing.target(decision, text)
     lake = writing.lake
     actor, reason = writing.actor_and_reason
-    preview = partial(
-        preview_end,
-        lake,
-        decision=decision,
-        actor=actor,
-        reason=reason,
-        security=writing.settings.security,
-    )
-    bulk.write(writing, target, pending_targets, preview)
+    security = writing.settings.security
+
+    def preview_targets(targets: Sequence[Target]) -> list[Preview | OperatorError]:
+        halves = [half for half in targets if isinstance(half, RecordTarget)]
+        return preview_ends(lake, halves, decision, actor, reason, security)
+
+    bulk.write(writing, target, pending_targets, preview_targets)
 
 
 def _target(text: str) -> ExplainTarget:

@@ -7,7 +7,7 @@ and waits for the job's result.
 from __future__ import annotations
 
 import getpass
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -70,18 +70,22 @@ class WriteOptions:
         except ValueError as error:
             raise click.UsageError(str(error)) from error
 
-    def dry_run_of(self, name: str) -> Callable[..., Preview]:
-        """Returns a function that previews a command on a target, with `target_rows` if given."""
-        from pipelines.operate.preview import preview_command
+    def previews_of(
+        self, name: str
+    ) -> Callable[[Sequence[Target | None]], list[Preview | OperatorError]]:
+        """Returns a function that previews a command on some targets."""
+        from pipelines.operate.preview import preview_commands
 
         lake = self.lake
         actor, reason = self.actor_and_reason
-        return lambda target, **more: preview_command(lake, name, target, actor, reason, **more)
+        return lambda targets: preview_commands(lake, name, targets, actor, reason)
 
     def command(self, name: str, text: str | None) -> None:
         """Previews a command on its target, if it has one, and writes it."""
+        from pipelines.operate.preview import all_of
+
         target = None if text is None else self.target(name, text)
-        self.write(self.dry_run_of(name)(target))
+        self.write(all_of(self.previews_of(name)([target]))[0])
 
     def write(self, preview: Preview) -> None:
         """Writes a record and waits for its result, or prints the record.

@@ -33,9 +33,9 @@ from pipelines.console.urls import url
 from pipelines.console.views import lake_of, site_of
 from pipelines.errors import JobError, OperatorError
 from pipelines.explain.rows import Row
-from pipelines.explain.target_rows import TargetRows
 from pipelines.health.transactions import Filters
 from pipelines.operate import records
+from pipelines.operate.preview import all_of
 from pipelines.operate.topics import topic_limits
 from pipelines.settings import SecuritySettings, Settings
 from storage.lake.lake import Lake
@@ -126,14 +126,10 @@ def _write(
         return _preview(request, lake, action, targets, sent=sent)
 
     security = settings.security
-    target_rows = TargetRows(lake, targets)
-    previews = [
-        (target, action.preview(lake, target, actor, sent.reason, security, target_rows))
-        for target in targets
-    ]
+    previews = all_of(action.previews(lake, targets, actor, sent.reason, security))
     written: list[str] = []
 
-    for target, preview in previews:
+    for target, preview in zip(targets, previews, strict=True):
         try:
             offset = records.write(settings.kafka, preview.record, preview.cluster_id, security)
         except JobError:
@@ -196,19 +192,14 @@ def _preview(
 ) -> Response:
     settings = site_of(request).settings
     security: SecuritySettings | None = None if settings is None else settings.security
-    rows = []
-    expectations: list[tuple[str, bool]] = []
-    target_rows = TargetRows(lake, targets)
-
-    for target in targets:
-        try:
-            expected = action.preview(lake, target, "", "", security, target_rows).expected
-            is_error = False
-        except OperatorError as error:
-            expected = str(error)
-            is_error = True
-        rows.append({"target": str(target), "expected": expected})
-        expectations.append((expected, is_error))
+    expectations = [
+        (str(preview), True) if isinstance(preview, OperatorError) else (preview.expected, False)
+        for preview in action.previews(lake, targets, "", "", security)
+    ]
+    rows = [
+        {"target": str(target), "expected": expected}
+        for target, (expected, _) in zip(targets, expectations, strict=True)
+    ]
 
     return page(
         request,

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from pipelines.errors import OperatorError
 from pipelines.explain import rule_texts
-from pipelines.explain.target_rows import TargetRows
 from pipelines.health.transactions import Filters
 from pipelines.operate.bulk import dead_targets, pending_targets
-from pipelines.operate.preview import Preview, preview_command, preview_end
+from pipelines.operate.preview import Preview, preview_commands, preview_ends
 from pipelines.operate.records import Record
 from pipelines.settings import SecuritySettings
 from storage.lake.lake import Lake
@@ -58,19 +58,19 @@ class Action:
         target = p.read_target(text)
         return target if isinstance(target, p.RecordTarget) and target.kind == HALF else None
 
-    def preview(
+    def previews(
         self,
         lake: Lake,
-        target: p.Target,
+        targets: Sequence[p.Target],
         actor: str,
         reason: str,
         security: SecuritySettings | None,
-        target_rows: TargetRows,
-    ) -> Preview:
-        """Returns the record to write, and what would come of it. Errors: OperatorError."""
-        if self.is_end and isinstance(target, p.RecordTarget):
-            return preview_end(lake, target, self.decision, actor, reason, security, target_rows)
-        return preview_command(lake, self.decision, target, actor, reason, target_rows)
+    ) -> list[Preview | OperatorError]:
+        """Returns for each target the record to write, and what would come of it."""
+        halves = [target for target in targets if isinstance(target, p.RecordTarget)]
+        if self.is_end and len(halves) == len(targets):
+            return preview_ends(lake, halves, self.decision, actor, reason, security)
+        return preview_commands(lake, self.decision, targets, actor, reason)
 
     def written_record(self, target: p.Target) -> Record:
         """Returns as much of a written record as its result is found by."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
+from pipelines.amounts import parse_size, parse_span
 from pipelines.errors import OperatorError
 from pipelines.output import now_ms
-from txlake.protocol import FOREVER, delay_levels_ms
 
-_FOREVER_WORD: Final = "forever"
-_SIZES: Final = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 ROWS: Final = 50
 ROWS_MAX: Final = 100  # in one page: 150 KB with its style
 EXPORTED_MAX: Final = 1_000
@@ -59,47 +58,26 @@ def offset(query: Mapping[str, str], name: str) -> int | None:
 
 def parse_age(query: Mapping[str, str], name: str) -> int | None:
     """Returns the instant that a span before now, as `1h`, names; ms. None if it is missing."""
-    value = text(query, name)
-    if value is None:
-        return None
-    try:
-        (span_ms,) = delay_levels_ms(value)
-    except ValueError as error:
-        raise BadQueryError(
-            f"{name} = {value!r}: a number and one of the units s, m, h, d is allowed"
-        ) from error
-
-    return max(0, now_ms() - span_ms)
+    span_ms = _parsed(query, name, parse_span)
+    return None if span_ms is None else max(0, now_ms() - span_ms)
 
 
 def retention(query: Mapping[str, str], name: str) -> int | None:
     """Returns a span in ms, -1 for ever; None if it is missing."""
-    value = text(query, name)
-    if value is None:
-        return None
-    if value == _FOREVER_WORD:
-        return FOREVER
-    try:
-        (span_ms,) = delay_levels_ms(value)
-    except ValueError as error:
-        raise BadQueryError(
-            f"{name} = {value!r}: 36h, 7d or another span is allowed, or {_FOREVER_WORD}"
-        ) from error
-    return span_ms
+    return _parsed(query, name, partial(parse_span, can_be_forever=True))
 
 
 def size(query: Mapping[str, str], name: str) -> int | None:
     """Returns a number of bytes, -1 without a limit; None if it is missing."""
+    return _parsed(query, name, parse_size)
+
+
+def _parsed(query: Mapping[str, str], name: str, parse: Callable[[str], int]) -> int | None:
     value = text(query, name)
     if value is None:
         return None
-    if value == _FOREVER_WORD:
-        return FOREVER
 
-    match = re.fullmatch(r"([1-9][0-9]{0,14})(|KiB|MiB|GiB|TiB)", value, re.ASCII)
-    if match is None:
-        raise BadQueryError(
-            f"{name} = {value!r}: bytes or a number with KiB, MiB, GiB or TiB is allowed, or "
-            f"{_FOREVER_WORD}"
-        )
-    return int(match[1]) * _SIZES[match[2]]
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise BadQueryError(f"{name} = {value!r}: allowed is {error}") from error

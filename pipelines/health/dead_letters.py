@@ -7,6 +7,7 @@ until it is delivered. Read at the newest committed epoch.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 import pyarrow as pa
@@ -14,7 +15,6 @@ import pyarrow.compute as pc
 
 from checker.frames import DISCARDED
 from checker.frames_ops.sql import run
-from pipelines.errors import OperatorError
 from pipelines.explain.rows import Row, latest_committed, set_key, to_dicts
 from pipelines.health.transactions import state_of
 from storage.lake.integrity import require_readable
@@ -196,21 +196,16 @@ def read_rearmed(lake: Lake, until: Bounds) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=_REARMED)
 
 
-def require_undeliverable(lake: Lake, target: UndeliverableTarget) -> None:
-    """Raises OperatorError for an offset of TRANS_UNDELIVERABLE_TOPIC that has no message yet.
+def undeliverable_offsets(lake: Lake, offsets: Collection[int]) -> set[int]:
+    """Returns which of some offsets of TRANS_UNDELIVERABLE_TOPIC have a message.
 
     Errors: BrokenLakeError.
     """
     epoch, _ = latest_committed(lake)
     table = _tables(lake, epoch).get(UNDELIVERABLE_TOPIC)
+    if table is None or not offsets:
+        return set()
 
-    if table is not None:
-        require_readable(lake, [table])
-        bounds: Bounds = {"epoch": (None, epoch), "queue_offset": [target.queue_offset]}
-        if read_rows(lake, table, ["queue_offset"], bounds).num_rows:
-            return
-
-    raise OperatorError(
-        f"there is no offset {target.queue_offset} in {UNDELIVERABLE_TOPIC} of the lake "
-        f"{lake.path}: nothing was written"
-    )
+    require_readable(lake, [table])
+    bounds: Bounds = {"epoch": (None, epoch), "queue_offset": sorted(offsets)}
+    return set(read_rows(lake, table, ["queue_offset"], bounds)["queue_offset"].to_pylist())

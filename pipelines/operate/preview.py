@@ -1,13 +1,14 @@
 """An operator's record, and the result that the rules would give if the job landed it now.
 
-The decision is the job's own (`checker.decide`), over the state of one unit; `known_at` is left
-out, so that time alone does nothing.
+The decision is the job's own (`checker.decide`), over the state of the units that are named;
+`known_at` is left out, so that time alone does nothing.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,21 +30,27 @@ from checker.frames import (
 from pipelines import output
 from pipelines.epoch.lookups import find_undeliverable, to_operations
 from pipelines.epoch.parameters import plan_parameters
+from pipelines.epoch.recorded_state import topics_before
 from pipelines.epoch.signatures import with_verification
 from pipelines.errors import OperatorError
 from pipelines.explain import rule_texts
+from pipelines.explain.fetch import find, find_records
 from pipelines.explain.report import nothing_found
 from pipelines.explain.rows import LakeRows, Row, latest_committed
-from pipelines.explain.target_rows import TargetRows
 from pipelines.explain.units import Unit, units_of
-from pipelines.health.dead_letters import require_undeliverable
+from pipelines.health.dead_letters import undeliverable_offsets
 from pipelines.operate.records import Record, command, operation
 from pipelines.settings import SecuritySettings
 from storage import schemas
 from storage.lake.lake import Lake
 from storage.rows import instant
 from storage.wire.record_kinds import HALF
-from txlake.protocol import RecordTarget, Target, UndeliverableTarget
+from txlake.protocol import (
+    UNDELIVERABLE_TOPIC,
+    RecordTarget,
+    Target,
+    UndeliverableTarget,
+)
 
 STILL_UNDELIVERABLE: Final = "still_undeliverable"
 
@@ -61,6 +68,60 @@ class Preview:
     cluster_id: str
 
 
+@dataclass(frozen=True)
+class _End:
+    """An operation that would end a unit. `op_offset`: the next one of its queue."""
+
+    unit: Unit
+    stored: Row
+    record: Record
+    op_offset: int
+
+    def row(
+        self,
+        now_ms: int,
+        decision: str,
+        actor: str,
+        reason: str,
+        security: SecuritySettings | None,
+    ) -> Row:
+        """Returns it as a row of the table `op`."""
+        return {
+            "queue_id": self.unit.queue_id,
+            "queue_offset": self.op_offset,
+            "stored_at": instant(now_ms),
+            "producer_group": self.stored["producer_group"],
+            "decision": decision,
+            "half_offsets": [self.stored["queue_offset"]],
+            "transaction_ids": [self.stored["transaction_id"]],
+            "actor": actor,
+            "reason": reason,
+            "body": self.record.value,
+            "signature": None if security is None else self.record.signature(security),
+        }
+
+
+class _Found:
+    """The rows about some halves and schedule records, read together."""
+
+    def __init__(self, lake: Lake, targets: Sequence[Target | None]) -> None:
+        self._lake = lake
+        records = [target for target in targets if isinstance(target, RecordTarget)]
+        self.rows = find_records(lake, records) if records else LakeRows(*latest_committed(lake))
+
+        self._units = {
+            unit.target(offset): unit for unit in units_of(self.rows) for offset in unit.offsets
+        }
+        self.topics = topics_before(lake, self.rows.epoch + 1)
+
+    def unit(self, target: RecordTarget) -> Unit:
+        """Returns the unit of a target. Errors: OperatorError if the lake has no such message."""
+        if target not in self._units:
+            alone = find(self._lake, target)  # with the losses that operators have accepted
+            raise OperatorError(nothing_found(alone, target, self._lake.path))
+        return self._units[target]
+
+
 def preview_end(
     lake: Lake,
     half: RecordTarget,
@@ -68,95 +129,160 @@ def preview_end(
     actor: str,
     reason: str,
     security: SecuritySettings | None = None,
-    target_rows: TargetRows | None = None,
 ) -> Preview:
-    """Returns the preview of a COMMIT or a ROLLBACK: its outcome, a conflict, or that it waits.
+    """Returns the preview of a COMMIT or a ROLLBACK. Input, errors: as of `preview_ends`."""
+    (preview,) = all_of(preview_ends(lake, [half], decision, actor, reason, security))
+    return preview
 
-    Input: `security`: the keys of the job's settings, as far as they are known here;
-    `target_rows`: the rows about several targets, if they were read together.
-    Errors: OperatorError when the lake has no such half, or it cannot be read.
+
+def preview_ends(
+    lake: Lake,
+    halves: Sequence[RecordTarget],
+    decision: str,
+    actor: str,
+    reason: str,
+    security: SecuritySettings | None = None,
+) -> list[Preview | OperatorError]:
+    """Returns for each half the preview of its end: its outcome, a conflict, or that it waits.
+
+    They are decided as if one epoch landed them all, in this order.
+    Input: `security`: the keys of the job's settings, as far as they are known here.
+    Output: OperatorError for a half that the lake does not have, or that cannot be read.
     """
-    target_rows = target_rows or TargetRows(lake)
-    lake_rows = _find(lake, half, target_rows)
-    (unit,) = units_of(lake_rows)
-    if unit.error is not None:
-        raise OperatorError(
-            f"{half} cannot be read ({unit.error}): no operation can end it, nothing was written"
-        )
+    found = _Found(lake, halves)
+    ends = list(_ends(found, halves, decision, actor, reason))
+    possible = [end for end in ends if isinstance(end, _End)]
 
-    (stored,) = [m for m in unit.messages if m["queue_offset"] == half.queue_offset]
-    record = operation(stored, decision, actor, reason)
-    op_offset = 1 + max((op["queue_offset"] for op in lake_rows.operations), default=0)
     now_ms = time.time_ns() // 1_000_000
-    row = {
-        "queue_id": half.queue_id,
-        "queue_offset": op_offset,
-        "stored_at": instant(now_ms),
-        "producer_group": stored["producer_group"],
-        "decision": decision,
-        "half_offsets": [half.queue_offset],
-        "transaction_ids": [stored["transaction_id"]],
-        "actor": actor,
-        "reason": reason,
-        "body": record.value,
-        "signature": None if security is None else record.signature(security),
-    }
+    rows = [end.row(now_ms, decision, actor, reason, security) for end in possible]
+    records = pa.Table.from_pylist(rows, schema=schemas.OP)
+    if security is not None:
+        records = with_verification(records, security)
 
-    rows = pa.Table.from_pylist([row], schema=schemas.OP)
-    operations = to_operations(rows if security is None else with_verification(rows, security))
+    units = {id(end.unit): end.unit for end in possible}
+    inputs = Inputs(operations=to_operations(records), ended=_ended_halves(units.values()))
+    decided = _decide(found, inputs, now_ms)
 
-    topics = target_rows.topics_before(lake_rows.epoch + 1)
-    inputs = Inputs(operations=operations, ended=_ended_halves(unit))
-    decided = _decide(lake_rows, topics, inputs, now_ms)
-    return _preview(lake_rows, record, _end_text(decided, unit, op_offset, topics))
+    return [
+        _preview(found.rows, end.record, _end_text(decided, end, found.topics))
+        if isinstance(end, _End)
+        else end
+        for end in ends
+    ]
+
+
+def _ends(
+    found: _Found, halves: Sequence[RecordTarget], decision: str, actor: str, reason: str
+) -> Iterator[_End | OperatorError]:
+    newest = Counter[int]()
+    for op in found.rows.operations:
+        newest[op["queue_id"]] = max(newest[op["queue_id"]], op["queue_offset"])
+
+    for half in halves:
+        try:
+            unit = found.unit(half)
+        except OperatorError as error:
+            yield error
+            continue
+
+        if unit.error is not None:
+            yield OperatorError(
+                f"{half} cannot be read ({unit.error}): no operation can end it, nothing was "
+                "written"
+            )
+            continue
+
+        (stored,) = [m for m in unit.messages if m["queue_offset"] == half.queue_offset]
+        newest[half.queue_id] += 1
+        record = operation(stored, decision, actor, reason)
+        yield _End(unit, stored, record, newest[half.queue_id])
 
 
 def preview_command(
-    lake: Lake,
-    name: str,
-    target: Target | None,
-    actor: str,
-    reason: str,
-    target_rows: TargetRows | None = None,
+    lake: Lake, name: str, target: Target | None, actor: str, reason: str
 ) -> Preview:
-    """Returns the preview of a command: its result, and where a message would go.
+    """Returns the preview of a command. Errors: as of `preview_commands`."""
+    (preview,) = all_of(preview_commands(lake, name, [target], actor, reason))
+    return preview
 
-    Input: `target_rows`: as of `preview_end`.
-    Errors: OperatorError when no message has the place of the target.
+
+def preview_commands(
+    lake: Lake, name: str, targets: Sequence[Target | None], actor: str, reason: str
+) -> list[Preview | OperatorError]:
+    """Returns for each target the preview of a command: its result, and where a message would go.
+
+    They are decided as if one epoch landed them all, in this order.
+    Output: OperatorError for a target whose place no message has.
     """
-    target_rows = target_rows or TargetRows(lake)
-    if isinstance(target, RecordTarget):
-        lake_rows = _find(lake, target, target_rows)
-    else:
-        lake_rows = LakeRows(*latest_committed(lake))
-    if isinstance(target, UndeliverableTarget):
-        require_undeliverable(lake, target)
+    found = _Found(lake, targets)
+    errors = _command_errors(lake, found, targets)
+    texts = [None if target is None else str(target) for target in targets]
+    commands = _frame(
+        [
+            {"admin_offset": number, "command": name, "target": text}
+            for number, text in enumerate(texts)
+            if number not in errors
+        ],
+        COMMANDS,
+    )
 
-    target_text = None if target is None else str(target)
-    commands = _frame([{"admin_offset": 0, "command": name, "target": target_text}], COMMANDS)
-
-    topics = target_rows.topics_before(lake_rows.epoch + 1)
-    undeliverable = find_undeliverable(lake, commands, topics, lake_rows.epoch + 1)
-
+    undeliverable = find_undeliverable(lake, commands, found.topics, found.rows.epoch + 1)
     inputs = Inputs(commands=commands, undeliverable=undeliverable)
-    decided = _decide(lake_rows, topics, inputs, time.time_ns() // 1_000_000)
-    (result,) = decided.command_results["result"].to_pylist()
+    decided = _decide(found, inputs, time.time_ns() // 1_000_000)
 
-    messages = {
-        (row["source"], row["queue_id"], row["queue_offset"]) for row in undeliverable.to_pylist()
-    }
-    places = list(_places(decided, messages, topics))
-    if result == STILL_UNDELIVERABLE:
-        places = [_obstacle(row, topics) for row in undeliverable.to_pylist()]
-    expected = "; ".join([f"{result}: {rule_texts.RESULTS[result]}", *places])
-    return _preview(lake_rows, command(name, target_text, actor, reason), expected)
+    results = {row["admin_offset"]: row["result"] for row in decided.command_results.to_pylist()}
+    messages = undeliverable.to_pylist()
+
+    previews: list[Preview | OperatorError] = []
+    for number, (target, text) in enumerate(zip(targets, texts, strict=True)):
+        if number in errors:
+            previews.append(errors[number])
+            continue
+
+        result = results[number]
+        own = [
+            row for row in messages if target == UndeliverableTarget(row["undeliverable_offset"])
+        ]
+        places = list(_places(decided, {_key(row) for row in own}, found.topics))
+        if result == STILL_UNDELIVERABLE:
+            places = [_obstacle(row, found.topics) for row in own]
+
+        expected = "; ".join([f"{result}: {rule_texts.RESULTS[result]}", *places])
+        previews.append(_preview(found.rows, command(name, text, actor, reason), expected))
+
+    return previews
 
 
-def _find(lake: Lake, target: RecordTarget, target_rows: TargetRows) -> LakeRows:
-    lake_rows = target_rows.of(target)
-    if not lake_rows.messages:
-        raise OperatorError(nothing_found(lake_rows, target, lake.path))
-    return lake_rows
+def _command_errors(
+    lake: Lake, found: _Found, targets: Sequence[Target | None]
+) -> dict[int, OperatorError]:
+    """Returns the errors of targets whose place no message has, by their numbers."""
+    offsets = {t.queue_offset for t in targets if isinstance(t, UndeliverableTarget)}
+    existing = undeliverable_offsets(lake, offsets)
+    errors = {}
+
+    for number, target in enumerate(targets):
+        if isinstance(target, RecordTarget):
+            try:
+                found.unit(target)
+            except OperatorError as error:
+                errors[number] = error
+
+        elif isinstance(target, UndeliverableTarget) and target.queue_offset not in existing:
+            errors[number] = OperatorError(
+                f"there is no offset {target.queue_offset} in {UNDELIVERABLE_TOPIC} of the lake "
+                f"{lake.path}: nothing was written"
+            )
+
+    return errors
+
+
+def all_of(previews: Sequence[Preview | OperatorError]) -> list[Preview]:
+    """Returns previews that are all there. Errors: the first OperatorError among them."""
+    for preview in previews:
+        if isinstance(preview, OperatorError):
+            raise preview
+    return [preview for preview in previews if isinstance(preview, Preview)]
 
 
 def _preview(lake_rows: LakeRows, record: Record, expected: str) -> Preview:
@@ -164,7 +290,8 @@ def _preview(lake_rows: LakeRows, record: Record, expected: str) -> Preview:
     return Preview(record, expected, lake_rows.epoch, cluster_id)
 
 
-def _decide(lake_rows: LakeRows, topics: pa.Table, inputs: Inputs, now_ms: int) -> Decision:
+def _decide(found: _Found, inputs: Inputs, now_ms: int) -> Decision:
+    lake_rows = found.rows
     newest = lake_rows.newest
     units = units_of(lake_rows)
     queues = sorted({unit.queue_id for unit in units})
@@ -174,7 +301,7 @@ def _decide(lake_rows: LakeRows, topics: pa.Table, inputs: Inputs, now_ms: int) 
         halves=_frame([half for unit in units for half in unit.halves], HALVES),
         waiting=_frame(lake_rows.namings, NAMINGS),
         delayed=_frame(lake_rows.still_delayed, DELAYED),
-        topics=topics,
+        topics=found.topics,
     )
 
     floors = {} if newest is None else newest.floor.offsets
@@ -190,41 +317,47 @@ def _frame(rows: Sequence[Row], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_pylist(list(rows), schema=schema)
 
 
-def _ended_halves(unit: Unit) -> pa.Table:
-    """Returns the unit's ended halves. Output: ENDED."""
-    rows = []
-    for message in unit.messages:
-        end = unit.ends.get(message["queue_offset"])
-        if end is None:
-            continue
-
-        row = {
+def _ended_halves(units: Iterable[Unit]) -> pa.Table:
+    """Returns the units' ended halves. Output: ENDED."""
+    rows = [
+        {
             **message,
             **end,
             "tran_size": message["tran_size"],
             "tran_seq": message["tran_seq"],
             "status": end["outcome"],
         }
-        rows.append(row)
-
+        for unit in units
+        for message in unit.messages
+        if (end := unit.ends.get(message["queue_offset"])) is not None
+    ]
     return _frame(rows, ENDED)
 
 
-def _end_text(decision: Decision, unit: Unit, op_offset: int, topics: pa.Table) -> str:
+def _end_text(decision: Decision, end: _End, topics: pa.Table) -> str:
     """Returns in words the effect of an operation."""
+    place = end.unit.queue_id, end.op_offset
     for conflict in decision.conflicts.to_pylist():
-        if conflict["op_queue_offset"] == op_offset:
+        if (conflict["queue_id"], conflict["op_queue_offset"]) == place:
             reason = conflict["reason"]
             return f"{reason}: {rule_texts.CONFLICTS[reason]}"
 
-    ends = [o for o in decision.outcomes.to_pylist() if o["op_queue_offset"] == op_offset]
-    if not ends:
-        missing = ", ".join(map(str, unit.missing_seqs))
+    ended = [
+        row
+        for row in decision.outcomes.to_pylist()
+        if (row["queue_id"], row["op_queue_offset"]) == place
+    ]
+    if not ended:
+        missing = ", ".join(map(str, end.unit.missing_seqs))
         return f"waits: its set is incomplete, TRAN_SEQ {missing} missing" if missing else "waits"
 
-    halves = {(HALF, end["queue_id"], end["queue_offset"]) for end in ends}
-    text = f"{ends[0]['outcome']}, cause {ends[0]['cause']}"
+    halves = {(HALF, row["queue_id"], row["queue_offset"]) for row in ended}
+    text = f"{ended[0]['outcome']}, cause {ended[0]['cause']}"
     return "; ".join([text, *_places(decision, halves, topics)])
+
+
+def _key(message: Row) -> tuple[Any, ...]:
+    return message["source"], message["queue_id"], message["queue_offset"]
 
 
 def _places(decision: Decision, messages: set[tuple[Any, ...]], topics: pa.Table) -> Iterator[str]:
@@ -232,7 +365,7 @@ def _places(decision: Decision, messages: set[tuple[Any, ...]], topics: pa.Table
     queue_counts = {row["topic"]: row["queue_count"] for row in topics.to_pylist()}
 
     for row in decision.placements.to_pylist():
-        if (row["source"], row["queue_id"], row["queue_offset"]) not in messages:
+        if _key(row) not in messages:
             continue
         if not row["reason"]:
             yield f"delivered to topic {row['topic']}, queue {row['real_queue_id']}"
@@ -245,7 +378,7 @@ def _places(decision: Decision, messages: set[tuple[Any, ...]], topics: pa.Table
         yield text
 
     for row in decision.delayed.to_pylist():
-        if (row["source"], row["queue_id"], row["queue_offset"]) in messages:
+        if _key(row) in messages:
             yield f"delayed until {output.instant(row['deliver_at'])}"
 
 

@@ -103,6 +103,16 @@ def require_readable(lake: Lake, tables: Iterable[str] = TABLES) -> None:
     _refuse(lake, retry_while_written(lake, find))
 
 
+def require_usable(lake: Lake) -> None:
+    """Checks, beside a job, that this is a lake of this version and holds all committed rows.
+
+    The tables of topics are not checked.
+    Errors: as `Lake.lake_id`; BrokenLakeError.
+    """
+    lake.lake_id()
+    require_readable(lake)
+
+
 def require_resumable(lake: Lake, progress: Progress) -> None:
     """Checks the lake of an interrupted rebuild: its tables can be ahead of its epochs.
 

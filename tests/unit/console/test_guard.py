@@ -85,9 +85,9 @@ def test_nothing_is_changed_by_a_console_that_only_reads(console: TestClient, me
         ("/transactions?format=csv&limit=1001", "a number from 1 to 1000 is allowed"),
         ("/transactions?limit=101", "a number from 1 to 100 is allowed"),
         ("/transactions?limit=%D9%A1", "a number from 1 to 100 is allowed"),
-        ("/transactions?older_than=soon", "units s, m, h, d is allowed"),
-        ("/transactions?since=1h+1h", "units s, m, h, d is allowed"),
-        ("/conflicts?since=%00", "units s, m, h, d is allowed"),
+        ("/transactions?older_than=soon", "allowed is a number and one of the units s, m, h, d"),
+        ("/transactions?since=1h+1h", "allowed is a number and one of the units s, m, h, d"),
+        ("/conflicts?since=%00", "allowed is a number and one of the units s, m, h, d"),
         ("/story?of=", "is no transaction id"),
     ],
 )
