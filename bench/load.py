@@ -24,6 +24,8 @@ _WARM_UP_EPOCHS = 2
 # Where epochs are slow the time measured is longer, up to three times, so that it has some of them.
 _EPOCHS_MIN, _LONGER = 4, 2
 _SAID_MAX = 4_000
+_CONSUMER = "bench.load_consumer"
+_KAFKA_CONSUMER = "bench.load_kafka_consumer"
 # When messages became readable is read from the tables' logs afterwards.
 _KEEP_LOGS: dict[str, Any] = {
     "log_retention_ms": 86_400_000,
@@ -56,11 +58,13 @@ def run_load(
     arguments: list[str],
     *,
     watches_memory: bool = True,
+    consumes_kafka: bool = False,
     **sections: dict[str, Any],
 ) -> LoadRun:
     """Let a producer send for a warm-up and some seconds more; wait until all is consumed.
 
-    Input: `arguments` of the producer; `watches_memory`: looking at it takes 3 % of two cores.
+    Input: `arguments` of the producer; `watches_memory`: looking at it takes 3 % of two cores;
+    `consumes_kafka`: a publisher and a consumer of Kafka stand in place of the SDK's consumer.
     """
     name = bench.new_name(name)
     sections = {"maintenance": _KEEP_LOGS, **sections}
@@ -74,7 +78,11 @@ def run_load(
         job.wait_until_streaming()
         processes = {"producer": producer(bench, job.conf, folder, arguments)}
         try:
-            processes["consumer"] = consumer(bench, job.conf, folder)
+            if consumes_kafka:
+                processes["publisher"] = publisher(bench, job.conf, folder)
+            processes["consumer"] = consumer(
+                bench, job.conf, folder, _KAFKA_CONSUMER if consumes_kafka else _CONSUMER
+            )
             time.sleep(bench.size.warm_up_s)
             # On a slow machine the warm-up may be over before the first epochs are.
             wait_for_epochs(job, _WARM_UP_EPOCHS)
@@ -86,6 +94,8 @@ def run_load(
             end(processes["producer"])
             run.sent = wait_until_consumed(job, folder)
             end(processes["consumer"])
+            if consumes_kafka:
+                end(processes["publisher"])
             run.consumer_ms = json.loads((folder / "samples.json").read_text("utf-8"))
         finally:
             for process in processes.values():
@@ -153,10 +163,16 @@ def producer(bench: Workbench, conf: Path, folder: Path, arguments: list[str]) -
     return _start(bench, "bench.load_producer", conf, folder, [*of_files, *arguments])
 
 
-def consumer(bench: Workbench, conf: Path, folder: Path) -> Process:
+def consumer(bench: Workbench, conf: Path, folder: Path, module: str = _CONSUMER) -> Process:
     """Start a consumer. Input: `folder` of its producer."""
     of_files = ["--consumed", str(folder / "consumed"), "--samples", str(folder / "samples.json")]
-    return _start(bench, "bench.load_consumer", conf, folder, of_files)
+    return _start(bench, module, conf, folder, of_files)
+
+
+def publisher(bench: Workbench, conf: Path, folder: Path) -> Process:
+    """Start the publisher of a job's settings. Input: `folder`: for its log."""
+    command = ["publish", "--conf", str(conf)]
+    return Process("pipelines", command, folder / "publisher.log", bench.folder / "temp")
 
 
 def _start(

@@ -1,9 +1,10 @@
 """What `txlake publish` takes: drains of a lake that is there, latency beside commits.
 
-    python -m bench.publishing [--messages 1000000] [--sizes 256,2048] [--latency-s 30]
+    python -m bench.publishing [--messages 1000000] [--sizes 256,2048] [--latency-s 30] [--rounds 0]
 
 The lake is written as a job lays it out, without Kafka and Spark; the broker is a real one of this
-machine, the publisher a process of its own.
+machine, the publisher a process of its own. With `--rounds` all processes run together, in turns:
+once the SDK's consumer reads, once a publisher and a consumer of Kafka stand in its place.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ from typing import Any
 import psutil
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from bench.figures.sustained import UNDER_LOAD, sustained_rate
+from bench.load import run_load
 from bench.message_lake import QUEUES, TOPIC_NAME, MessageLake
+from bench.sizes import SMALL
+from bench.workbench import Workbench
 from pipelines.local_broker.broker import Broker
 from txlake.protocol import QUEUE_OFFSET
 
@@ -161,12 +166,40 @@ def _queue_offset(message: Any) -> int:
     return int(dict(message.headers())[QUEUE_OFFSET])
 
 
+def sustained(folder: Path, broker: Broker, rounds: int) -> str:
+    """Returns what all processes sustain with a consumer of Kafka, and with the SDK's, in turns."""
+    bench = Workbench(SMALL, folder, broker, lambda text: print(f"  {text}", flush=True))
+    ratios = []
+
+    for number in range(1, rounds + 1):
+        rates = {}
+        for consumes_kafka in (False, True):
+            run = run_load(
+                bench,
+                "sustained",
+                SMALL.sustained_s,
+                ["--in-flight", str(SMALL.in_flight), *UNDER_LOAD],
+                consumes_kafka=consumes_kafka,
+                publish={"bench": {}} if consumes_kafka else {},
+            )
+            rates[consumes_kafka], _ = sustained_rate(run)
+            bench.forget(run.job.lake)
+
+            way = "Kafka" if consumes_kafka else "the SDK"
+            bench.say(f"round {number}, {way}: {rates[consumes_kafka]:,.0f} tx/s, {run.processor}")
+        ratios.append(rates[True] / rates[False])
+
+    each = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+    return f"sustained, a publisher and Kafka's consumer / the SDK's: {each}"
+
+
 def main() -> None:
     """Measure, and print a line a figure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--sizes", default="256,2048")
     parser.add_argument("--latency-s", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=0, help="of all processes together")
     asked = parser.parse_args()
 
     with tempfile.TemporaryDirectory(prefix="bench-publishing-") as name:
@@ -176,6 +209,8 @@ def main() -> None:
                 print(drain(folder, broker, asked.messages, int(size)), flush=True)
             if asked.latency_s:
                 print(latency(folder, broker, asked.latency_s), flush=True)
+            if asked.rounds:
+                print(sustained(folder, broker, asked.rounds), flush=True)
 
 
 if __name__ == "__main__":

@@ -201,7 +201,7 @@ class DeltaFiles:
         again.
         """
         filesystem = self._filesystem()
-        parquet = ds.ParquetFileFormat()
+        parquet = ds.ParquetFileFormat(pre_buffer=False)
         fragments = [parquet.make_fragment(path, filesystem=filesystem) for path in paths]
         return ds.FileSystemDataset(fragments, self._schema, parquet, filesystem)
 

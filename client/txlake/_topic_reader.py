@@ -251,6 +251,8 @@ class TopicReader:
             queue_id: int(min(position + window, ends.get(queue_id, math.inf)))
             for queue_id, position in positions.items()
         }
+        if rows_max is None:
+            untils = self._at_file_ends(files, positions, untils)
 
         windows = [
             (pc.field("queue_id") == queue_id)
@@ -267,6 +269,23 @@ class TopicReader:
         for queue_id, position in positions.items():
             self._check_contiguous(queue_id, position, untils[queue_id], by_queue.get(queue_id))
         return by_queue
+
+    def _at_file_ends(
+        self, files: list[TableFile], positions: Mapping[int, int], untils: Mapping[int, int]
+    ) -> dict[int, int]:
+        """Returns where a read ends that decodes no file in part, if it reaches the end of one."""
+        at_ends = dict(untils)
+
+        for queue_id, position in positions.items():
+            ends = [
+                last + 1
+                for file in files
+                for _, last in self._span(file, queue_id, position, untils[queue_id])
+                if last < untils[queue_id]
+            ]
+            at_ends[queue_id] = max(ends, default=untils[queue_id])
+
+        return at_ends
 
     def _check_contiguous(
         self, queue_id: int, position: int, until: int, rows: pa.Table | None

@@ -50,8 +50,11 @@ def publish(context: click.Context, conf: str | None, name: str | None, quiet: b
     if conf is None:
         raise click.UsageError("name the job's settings: --conf FILE")
 
+    from pipelines.publish.process_memory import look_for_garbage_rarely, share_one_heap
+
+    share_one_heap()
     from pipelines import logs
-    from pipelines.publish.process import PublisherProcess, publisher_of, tune_process
+    from pipelines.publish.process import PublisherProcess, publisher_of
     from pipelines.settings import warn_of_open_secrets
 
     settings = settings_of(conf)
@@ -78,7 +81,7 @@ def publish(context: click.Context, conf: str | None, name: str | None, quiet: b
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
 
-    tune_process()
+    look_for_garbage_rarely()
     try:
         process.run()
     finally:

@@ -14,7 +14,7 @@ from pipelines.publish.committed import AHEAD_BYTES, Queue
 from pipelines.publish.topics import PublishedTopic, group_by_topic
 from pipelines.settings import PublisherSettings
 
-_PLAN_ROWS: Final = 200_000  # the rows of a backlog that are read to find where to cut
+_PLAN_ROWS: Final = 50_000  # the rows of a backlog that are read to find where to cut
 _PLAN_ROWS_MIN: Final = 1_000
 _AHEAD_BYTES_MIN: Final = 262_144  # that a topic reads ahead where many are behind
 

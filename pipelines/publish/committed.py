@@ -22,7 +22,7 @@ from txlake._topic_reader import TopicReader
 from txlake.errors import LakeError, OffsetGapError
 
 Queue = tuple[str, int]
-AHEAD_BYTES: Final = 16 << 20  # of all topics, as files have them
+AHEAD_BYTES: Final = 8 << 20  # of all topics, as files have them
 _COLUMNS: Final = (*RECORD_COLUMNS, "epoch")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import socket
@@ -10,8 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Final
-
-import pyarrow as pa
 
 from pipelines.errors import JobError, KafkaAwayError, KafkaRefusedError
 from pipelines.kafka_client.group_member import ElectedProcess, Member
@@ -31,16 +28,6 @@ _PAUSE_MAX_S: Final = 5.0
 _WARNED_EVERY_S: Final = 60.0
 # After this time a process that was suspended knows that another one is elected.
 _FENCED_S: Final = 4.0
-# Headers are many short-lived tuples, none of them in a cycle: Python would look for cycles after
-# each 700, and that took a third of the time of making records.
-_GARBAGE_AFTER: Final = 200_000
-
-
-def tune_process() -> None:
-    """Sets garbage collection and memory for a process that only publishes."""
-    gc.freeze()
-    gc.set_threshold(_GARBAGE_AFTER)
-    pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own one keeps 50 MB more
 
 
 def publisher_of(settings: Settings, name: str | None) -> PublisherSettings:

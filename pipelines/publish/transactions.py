@@ -23,8 +23,8 @@ from pipelines.settings import PublisherSettings
 
 _TRANSACTION_S: Final = 60.0  # for each request of a transaction
 # Records in librdkafka: with eight headers one of 256 B takes 1.2 KB there.
-_QUEUED_MAX: Final = 20_000
-_QUEUED_KBYTES: Final = 32_768
+_QUEUED_MAX: Final = 10_000
+_QUEUED_KBYTES: Final = 16_384
 _BATCH_BYTES: Final = 1_000_000  # librdkafka's default
 _POLL_S: Final = 0.1
 

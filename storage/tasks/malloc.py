@@ -12,6 +12,7 @@ from typing import Any, Final
 
 _M_TRIM_THRESHOLD = -1  # of glibc's malloc.h, like the next one
 _M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
 _LARGE_BYTES: Final = 4 * 1024 * 1024
 _KEPT_ARRAY_BYTES: Final = 32 * 1024 * 1024  # the most that glibc takes
 _KEPT_BYTES: Final = 64 * 1024 * 1024
@@ -34,6 +35,14 @@ def keep_free_arrays() -> None:
     """
     _call("mallopt", _M_MMAP_THRESHOLD, _KEPT_ARRAY_BYTES)
     _call("mallopt", _M_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+def use_one_arena() -> None:
+    """Lets all threads share one arena: in a publisher, before it starts any.
+
+    By itself glibc gives threads arenas of their own, and each keeps what is freed in it.
+    """
+    _call("mallopt", _M_ARENA_MAX, 1)
 
 
 def release_memory() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import measure
+from bench.load import run_load
 from bench.report import JSON_NAME, MARKDOWN_NAME, write
 from bench.sample_data import Mix
 from bench.sizes import TINY
@@ -78,3 +79,22 @@ def test_a_figure_is_measured_and_reported_with_all_that_explains_it(
     assert "| drain | " in markdown
     assert (tmp_path / "report" / "drain-1.png").read_bytes()[:4] == b"\x89PNG"
     assert "![drain: transactions a second, by epoch](drain-1.png)" in markdown
+
+
+def test_a_publisher_and_a_consumer_of_kafka_take_the_place_of_the_sdks_consumer(
+    broker: Broker, tmp_path: Path
+) -> None:
+    bench = Workbench(TINY, tmp_path, broker, lambda text: None)
+    run = run_load(
+        bench,
+        "published",
+        TINY.sustained_s,
+        ["--in-flight", str(TINY.in_flight)],
+        consumes_kafka=True,
+        publish={"bench": {}},
+    )
+
+    assert set(run.processor) == {"producer", "publisher", "consumer", "job", "broker"}
+    assert len(run.ages_ms()) > 1
+    _, committed, consumed = run.counts[-1]
+    assert committed >= consumed > 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,9 @@ from txlake import (
     OffsetOutOfRangeError,
     UnknownTopicError,
 )
-from txlake._delta_files import TableFile
+from txlake._delta_files import DeltaFiles, TableFile
 from txlake._poll_backoff import LOOK_S
-from txlake._topic_reader import _in_order, _window_rows
+from txlake._topic_reader import TopicReader, _in_order, _window_rows
 
 _QUEUE_ROWS = pa.schema([("queue_id", pa.int32()), ("queue_offset", pa.int64())])
 
@@ -210,6 +210,34 @@ def test_a_window_smaller_than_what_waits_loses_nothing(
         messages = poll_all(consumer, 20)
     assert places(messages, 0) == list(range(15))
     assert places(messages, 1) == list(range(5))
+
+
+def test_no_file_is_decoded_twice_where_a_window_ends_in_it(
+    orders: LakeFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(6):
+        orders.deliver("orders", {0: 3, 1: 3})
+    reads: list[list[str]] = []
+
+    def dataset(files: DeltaFiles, paths: Iterable[str]) -> Any:
+        reads.append(list(paths))
+        return original(files, reads[-1])
+
+    original = DeltaFiles.dataset
+    monkeypatch.setattr(DeltaFiles, "dataset", dataset)
+    monkeypatch.setattr("txlake._topic_reader._WINDOW_ROWS_MAX", 8)  # two files and a part
+
+    reader = TopicReader("orders", str(orders.table("orders")), None)
+    reader.refresh()
+    positions = {0: 0, 1: 0}
+    decoded: list[str] = []
+    while positions[0] < 18:
+        rows = reader.read(positions)
+        decoded += reads[-1]  # the reads before it look for what a file has of each queue
+        positions = {q: positions[q] + rows[q].num_rows for q in positions}
+
+    assert positions == {0: 18, 1: 18}
+    assert len(decoded) == len(set(decoded)) == 6
 
 
 def test_a_closed_consumer_refuses(orders: LakeFactory) -> None:

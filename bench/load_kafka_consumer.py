@@ -1,0 +1,84 @@
+"""A consumer of the benchmark that reads Kafka, where a publisher writes what is committed.
+
+It counts as the SDK's does (`bench/load_consumer.py`): messages that only a check ended are left
+out. How old a message is begins with the time at which its half was stored.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import signal
+import threading
+import time
+from pathlib import Path
+
+from confluent_kafka import Consumer
+
+from bench.collector import look_rarely
+from bench.counter_file import CounterFile
+from bench.load_producer import LATE
+from bench.sample_data import TOPIC
+from pipelines.settings import load
+from txlake.protocol import TAGS
+
+GROUP = "bench"
+_RECORDS_MAX = 5_000
+_EVERY = 16  # of so many messages one is a sample
+_LATE = (TAGS, LATE.encode())
+
+
+def consume(
+    bootstrap_servers: str, consumed: CounterFile, ended: threading.Event
+) -> list[tuple[float, float]]:
+    """Consume until `ended`. Output: samples: when a message came (s), how old it was then (ms)."""
+    samples: list[tuple[float, float]] = []
+    count = 0
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": GROUP,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "allow.auto.create.topics": False,
+            "topic.metadata.refresh.interval.ms": 500,  # the publisher makes the topic
+            "log_level": 0,
+        }
+    )
+    consumer.subscribe([TOPIC])
+
+    try:
+        while not ended.is_set():
+            messages = [m for m in consumer.consume(_RECORDS_MAX, 0.2) if m.error() is None]
+            now = time.time()
+            own = [m for m in messages if _LATE not in (m.headers() or ())]
+            count += len(own)
+            consumed.write(count)
+            samples += [(now, round(now * 1000 - m.timestamp()[1])) for m in own[::_EVERY]]
+    finally:
+        consumer.close()
+    return samples
+
+
+def main() -> None:
+    """Consume until SIGTERM, then write the samples."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--conf", required=True, help="the job's settings")
+    parser.add_argument("--consumed", type=Path, required=True, help="file for the count")
+    parser.add_argument("--samples", type=Path, required=True)
+    options = parser.parse_args()
+
+    ended = threading.Event()
+    faulthandler.register(signal.SIGUSR1)
+    look_rarely()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+
+    servers = load(options.conf).kafka.bootstrap_servers
+    samples = consume(servers, CounterFile(options.consumed, 1), ended)
+    options.samples.write_text(json.dumps(samples), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
