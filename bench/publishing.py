@@ -1,36 +1,48 @@
 """What `txlake publish` takes: drains of a lake that is there, latency beside commits.
 
-    python -m bench.publishing [--messages 1000000] [--sizes 256,2048] [--latency-s 30] [--rounds 0]
+    python -m bench.publishing --report docs/benchmarks/publishing
 
 The lake is written as a job lays it out, without Kafka and Spark; the broker is a real one of this
-machine, the publisher a process of its own. With `--rounds` all processes run together, in turns:
+machine, the publisher a process of its own. In the rounds all processes run together, in turns:
 once the SDK's consumer reads, once a publisher and a consumer of Kafka stand in its place.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime as dt
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from bench import machine
+from bench.figure import Figure
 from bench.figures.sustained import UNDER_LOAD, sustained_rate
 from bench.load import run_load
 from bench.message_lake import QUEUES, TOPIC_NAME, MessageLake
+from bench.report import Report, number_text, write
 from bench.sizes import SMALL
 from bench.workbench import Workbench
 from pipelines.local_broker.broker import Broker
 from txlake.protocol import QUEUE_OFFSET
 
 EPOCH_MESSAGES = 20_000
+_SMALL_BYTES = 256
+_DRAINS = {256: (60_000, 150_000), 2_048: (40_000, 80_000)}  # must and aim, by size of a body
+_COLD_EPOCHS = 1
+_SETTLE_S = 2.0
+_IDLE_S = 10.0
 
 
 def settings_of(folder: Path, lake: MessageLake, broker: Broker, name: str) -> Path:
@@ -79,8 +91,8 @@ def ends_of(consumer: Consumer, topic: str) -> int:
         return 0
 
 
-def drain(folder: Path, broker: Broker, messages: int, size: int) -> str:
-    """Returns what a drain took."""
+def drain(folder: Path, broker: Broker, messages: int, size: int) -> list[Figure]:
+    """Let a publisher drain a lake; then look at it without anything to do."""
     name = f"drain{size}"
     lake = MessageLake(folder / name, size)
     while lake.next_offset * QUEUES < messages:
@@ -102,23 +114,59 @@ def drain(folder: Path, broker: Broker, messages: int, size: int) -> str:
         run.cpu_s()
     took, used = time.monotonic() - began, run.cpu_s() - used
 
-    time.sleep(2.0)
+    time.sleep(_SETTLE_S)
     idle = run.cpu_s()
-    time.sleep(10.0)
-    idle = (run.cpu_s() - idle) / 10
-
+    time.sleep(_IDLE_S)
+    idle = (run.cpu_s() - idle) / _IDLE_S
     run.end()
 
-    return (
-        f"{size} B: {messages / took:,.0f} messages/s, {used / messages * 1e6:.1f} us of processor "
-        f"a message, {run.memory_mb:.0f} MB, idle {idle:.3f} cores"
-    )
+    is_small = size == _SMALL_BYTES
+    parameters = {"messages": messages, "body_bytes": size, "messages_of_an_epoch": EPOCH_MESSAGES}
+    must, aim = _DRAINS.get(size, (None, None))
+    return [
+        Figure(
+            f"drain, {size} B",
+            messages / took,
+            "messages/s",
+            "messages of a lake that is there / time from the first of them in Kafka to the last",
+            must=must,
+            aim=aim,
+            parameters=parameters,
+        ),
+        Figure(
+            f"processor time, {size} B",
+            used / messages * 1e6,
+            "us a message",
+            "of the publisher in that drain",
+            better="less",
+            must=12 if is_small else None,
+            aim=6 if is_small else None,
+        ),
+        Figure(
+            f"memory, {size} B",
+            run.memory_mb,
+            "MB",
+            "the publisher's largest resident set, in that drain and after it",
+            better="less",
+            must=300,
+            aim=150,
+        ),
+        Figure(
+            f"idle, {size} B",
+            idle,
+            "cores",
+            f"processor time of the publisher / time, {_IDLE_S:.0f} s after that drain",
+            better="less",
+            must=0.02,
+            aim=0.005,
+        ),
+    ]
 
 
-def latency(folder: Path, broker: Broker, seconds: int) -> str:
-    """Returns how long after an epoch's commit a consumer sees its messages, at 1,000 a second."""
+def latency(folder: Path, broker: Broker, seconds: int) -> list[Figure]:
+    """See how long after an epoch's commit a consumer has its messages, at 1,000 a second."""
     name = "latency"
-    lake = MessageLake(folder / name, 256)
+    lake = MessageLake(folder / name, _SMALL_BYTES)
     lake.commit(1_000)
     run = PublisherRun(settings_of(folder, lake, broker, name))
     committed: dict[int, float] = {}
@@ -147,29 +195,47 @@ def latency(folder: Path, broker: Broker, seconds: int) -> str:
     writer.start()
     seen: dict[int, float] = {}
     until = time.monotonic() + seconds
+
     while time.monotonic() < until:
         for message in consumer.consume(2_000, 0.05):
             if message.error() is None:
                 seen[_queue_offset(message)] = time.monotonic()
+
     stop.set()
     writer.join()
     run.end()
-    waits = sorted(seen[first] - at for first, at in committed.items() if first in seen)[1:]
-    steady = waits[: int(len(waits) * 0.99) or 1]
-    return (
-        f"latency from the commit: p50 {statistics.median(waits):.3f} s, p99 {steady[-1]:.3f} s, "
-        f"most {waits[-1]:.3f} s, of {len(waits)} epochs"
-    )
+
+    waits = [seen[first] - at for first, at in sorted(committed.items()) if first in seen]
+    steady = sorted(waits[_COLD_EPOCHS:])
+    p99 = steady[: int(len(steady) * 0.99) or 1][-1]
+    details = {"epochs": len(steady), "longest": round(steady[-1], 3)}
+    how = "from the return of an epoch's commit to its first message at a read_committed consumer"
+    return [
+        Figure(
+            "latency, p50",
+            statistics.median(steady),
+            "s",
+            how,
+            better="less",
+            must=0.25,
+            aim=0.12,
+            samples=[round(each, 3) for each in steady],
+            details=details,
+            parameters={"rate": 1_000, "seconds": seconds, "body_bytes": _SMALL_BYTES},
+        ),
+        Figure("latency, p99", p99, "s", how, better="less", must=0.6, aim=0.3),
+    ]
 
 
 def _queue_offset(message: Any) -> int:
     return int(dict(message.headers())[QUEUE_OFFSET])
 
 
-def sustained(folder: Path, broker: Broker, rounds: int) -> str:
-    """Returns what all processes sustain with a consumer of Kafka, and with the SDK's, in turns."""
+def sustained(folder: Path, broker: Broker, rounds: int) -> list[Figure]:
+    """Let all processes run with a consumer of Kafka, and with the SDK's, in turns."""
     bench = Workbench(SMALL, folder, broker, lambda text: print(f"  {text}", flush=True))
     ratios = []
+    turns = {}
 
     for number in range(1, rounds + 1):
         rates = {}
@@ -186,31 +252,82 @@ def sustained(folder: Path, broker: Broker, rounds: int) -> str:
             bench.forget(run.job.lake)
 
             way = "Kafka" if consumes_kafka else "the SDK"
-            bench.say(f"round {number}, {way}: {rates[consumes_kafka]:,.0f} tx/s, {run.processor}")
+            turns[f"round {number}, {way}"] = {
+                "tx_s": round(rates[consumes_kafka]),
+                "cores": run.processor,
+            }
+            bench.say(f"round {number}, {way}: {rates[consumes_kafka]:,.0f} tx/s")
         ratios.append(rates[True] / rates[False])
 
-    each = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-    return f"sustained, a publisher and Kafka's consumer / the SDK's: {each}"
+    return [
+        Figure(
+            "sustained, Kafka's consumer / the SDK's",
+            statistics.median(ratios),
+            "ratio",
+            "median over rounds of: transactions a second with a publisher and a consumer of Kafka "
+            "/ those with the SDK's consumer in their place; the two take turns",
+            must=0.85,
+            aim=1,
+            samples=[round(ratio, 2) for ratio in ratios],
+            details=turns,
+            parameters={"seconds": SMALL.sustained_s, "in_flight": SMALL.in_flight},
+        )
+    ]
+
+
+def measure(asked: argparse.Namespace, folder: Path) -> Report:
+    """Measure what was asked for, and print each figure. Input: a folder for all data."""
+    place, date = machine.machine(), dt.datetime.now(dt.timezone.utc)
+    parts: dict[str, Callable[[Broker], list[Figure]]] = {
+        f"drain, {size} B": partial(drain, folder, messages=asked.messages, size=int(size))
+        for size in filter(None, asked.sizes.split(","))
+    }
+    if asked.latency_s:
+        parts["latency"] = partial(latency, folder, seconds=asked.latency_s)
+    if asked.rounds:
+        parts["sustained"] = partial(sustained, folder, rounds=asked.rounds)
+
+    figures: list[Figure] = []
+    seconds: dict[str, float] = {}
+    load: dict[str, float] = {}
+    with Broker(folder / "broker") as broker:
+        for name, part in parts.items():
+            began = time.monotonic()
+            for figure in part(broker):
+                figures.append(figure)
+                value = number_text(figure.value)
+                print(f"{figure.name}: {value} {figure.unit}, {figure.verdict}", flush=True)
+            seconds[name] = time.monotonic() - began
+            load[name] = os.getloadavg()[0]
+
+    return Report(
+        "publishing",
+        date.isoformat(timespec="seconds"),
+        machine.commit(),
+        place,
+        machine.versions(),
+        {name: value for name, value in vars(asked).items() if name != "report"},
+        seconds,
+        load,
+        figures,
+        {},
+    )
 
 
 def main() -> None:
-    """Measure, and print a line a figure."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Measure, print a line a figure, and write the report that is asked for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--messages", type=int, default=1_000_000)
-    parser.add_argument("--sizes", default="256,2048")
-    parser.add_argument("--latency-s", type=int, default=30)
-    parser.add_argument("--rounds", type=int, default=0, help="of all processes together")
+    parser.add_argument("--sizes", default="256,2048", help="of bodies, bytes; of one drain each")
+    parser.add_argument("--latency-s", type=int, default=120, help="0: no latency")
+    parser.add_argument("--rounds", type=int, default=3, help="of all processes together; 0: none")
+    parser.add_argument("--report", type=Path, help="a folder for the report")
     asked = parser.parse_args()
 
     with tempfile.TemporaryDirectory(prefix="bench-publishing-") as name:
-        folder = Path(name)
-        with Broker(folder / "broker") as broker:
-            for size in filter(None, asked.sizes.split(",")):
-                print(drain(folder, broker, asked.messages, int(size)), flush=True)
-            if asked.latency_s:
-                print(latency(folder, broker, asked.latency_s), flush=True)
-            if asked.rounds:
-                print(sustained(folder, broker, asked.rounds), flush=True)
+        found = measure(asked, Path(name))
+    if asked.report is not None:
+        write(found, asked.report, Path("build") / "benchmarks" / "publishing")
 
 
 if __name__ == "__main__":
