@@ -27,6 +27,7 @@ _QUEUED_MAX: Final = 10_000
 _QUEUED_KBYTES: Final = 16_384
 _BATCH_BYTES: Final = 1_000_000  # librdkafka's default
 _POLL_S: Final = 0.1
+_ROOM_S: Final = 0.01  # a tenth of what the queue holds has gone by then
 
 # Another process has the same transactional id, or had it since.
 _FENCED_CODES: Final = (
@@ -123,7 +124,6 @@ class Transactions:
     def send(self, destination: str, partition: int, records: Iterable[Record]) -> int:
         """Sends records to a partition. Output: their number."""
         produce = self._producer.produce
-        poll = self._producer.poll
         count = 0
 
         with _translating_errors():
@@ -132,13 +132,12 @@ class Transactions:
                     try:
                         produce(destination, value, key, partition, None, None, at_ms, headers)
                         break
-                    except BufferError:  # librdkafka's queue is full
-                        poll(_POLL_S)
-                        self._require_no_error()
+                    except BufferError:
+                        self._wait_for_room()
 
                 count += 1
 
-            poll(0)
+            self._producer.poll(0)
 
         self._require_no_error()
         return count
@@ -147,7 +146,17 @@ class Transactions:
         """Sends records of the progress topic."""
         with _translating_errors():
             for key, value in records:
-                self._producer.produce(topic, value, key, 0)
+                while True:
+                    try:
+                        self._producer.produce(topic, value, key, 0)
+                        break
+                    except BufferError:  # the messages before it are in the same queue
+                        self._wait_for_room()
+
+    def _wait_for_room(self) -> None:
+        """Waits a moment for room in librdkafka's full queue."""
+        self._producer.poll(_ROOM_S)
+        self._require_no_error()
 
     def commit(self) -> None:
         """Commits: readers see all that was sent since `begin`, or nothing."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from pipelines.jvm.jars import class_path
@@ -338,6 +338,28 @@ def test_progress_is_read_behind_the_open_transaction_of_another_publisher(
     assert publish_all(settings) == 0
     other.close()
     lake.require_published()
+
+
+def test_progress_waits_for_room_behind_as_many_messages_as_the_client_holds(make: Make) -> None:
+    lake = make()
+    lake.send(*orders(2))
+    settings = lake.settings()
+    publish_all(settings)
+    partition = TopicPartition(f"{lake.prefix}-progress", 0)
+    consumer = Consumer({"bootstrap.servers": lake.servers, "group.id": lake.prefix})
+    _, before = consumer.get_watermark_offsets(partition, timeout=10)
+
+    narrow = {"queue.buffering.max.messages": 2}
+    transactions = Transactions(settings.publish["main"], "another-lake", 1_000_000, **narrow)
+    transactions.init()
+    transactions.begin()
+    transactions.send_progress(partition.topic, [(b"k%d" % n, b"v") for n in range(20)])
+    transactions.commit()
+    transactions.close()
+
+    _, after = consumer.get_watermark_offsets(partition, timeout=10)
+    consumer.close()
+    assert after - before == 21, "and a marker"
 
 
 def test_one_process_of_a_name_publishes_and_the_next_takes_over(make: Make) -> None:
