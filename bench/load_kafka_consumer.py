@@ -20,7 +20,7 @@ from bench.collector import look_rarely
 from bench.counter_file import CounterFile
 from bench.load_producer import LATE
 from bench.sample_data import TOPIC
-from pipelines.settings import load
+from pipelines.settings import PublisherSettings, load
 from txlake.protocol import TAGS
 
 GROUP = "bench"
@@ -30,7 +30,7 @@ _LATE = (TAGS, LATE.encode())
 
 
 def consume(
-    bootstrap_servers: str, consumed: CounterFile, ended: threading.Event
+    publisher: PublisherSettings, consumed: CounterFile, ended: threading.Event
 ) -> list[tuple[float, float]]:
     """Consume until `ended`. Output: samples: when a message came (s), how old it was then (ms)."""
     samples: list[tuple[float, float]] = []
@@ -38,7 +38,7 @@ def consume(
 
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap_servers,
+            "bootstrap.servers": publisher.bootstrap_servers,
             "group.id": GROUP,
             "isolation.level": "read_committed",
             "auto.offset.reset": "earliest",
@@ -47,7 +47,7 @@ def consume(
             "log_level": 0,
         }
     )
-    consumer.subscribe([TOPIC])
+    consumer.subscribe([publisher.destination_of(TOPIC)])
 
     try:
         while not ended.is_set():
@@ -75,8 +75,8 @@ def main() -> None:
     look_rarely()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
 
-    servers = load(options.conf).kafka.bootstrap_servers
-    samples = consume(servers, CounterFile(options.consumed, 1), ended)
+    (publisher,) = load(options.conf).publish.values()
+    samples = consume(publisher, CounterFile(options.consumed, 1), ended)
     options.samples.write_text(json.dumps(samples), "utf-8")
 
 

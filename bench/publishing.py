@@ -246,7 +246,8 @@ def sustained(folder: Path, broker: Broker, rounds: int) -> list[Figure]:
                 SMALL.sustained_s,
                 ["--in-flight", str(SMALL.in_flight), *UNDER_LOAD],
                 consumes_kafka=consumes_kafka,
-                publish={"bench": {}} if consumes_kafka else {},
+                # Each round is another lake, which a destination of the one before would refuse.
+                publish={"bench": {"destination": f"{number}-{{topic}}"}} if consumes_kafka else {},
             )
             rates[consumes_kafka], _ = sustained_rate(run)
             bench.forget(run.job.lake)
@@ -256,7 +257,7 @@ def sustained(folder: Path, broker: Broker, rounds: int) -> list[Figure]:
                 "tx_s": round(rates[consumes_kafka]),
                 "cores": run.processor,
             }
-            bench.say(f"round {number}, {way}: {rates[consumes_kafka]:,.0f} tx/s")
+            bench.say(f"round {number}, {way}: {rates[consumes_kafka]:,.0f} tx/s, {run.processor}")
         ratios.append(rates[True] / rates[False])
 
     return [
