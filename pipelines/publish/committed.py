@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import pyarrow as pa
@@ -176,9 +177,10 @@ class CommittedRows:
         }
         if positions:
             self._reader.refresh()
-            self._ahead.update(
-                self._reader.read(positions, ends, _COLUMNS, bytes_max=self.bytes_max)
-            )
+            with _gaps_as_lake_errors():
+                self._ahead.update(
+                    self._reader.read(positions, ends, _COLUMNS, bytes_max=self.bytes_max)
+                )
 
     def peek(
         self, ends: Mapping[int, int], rows_max: int, columns: Sequence[str]
@@ -194,7 +196,10 @@ class CommittedRows:
         }
 
         self._reader.refresh()
-        return self._reader.read(positions, ends, ("queue_id", "queue_offset", *columns), rows_max)
+        with _gaps_as_lake_errors():
+            return self._reader.read(
+                positions, ends, ("queue_id", "queue_offset", *columns), rows_max
+            )
 
     def take(self, until: Mapping[int, int]) -> Iterator[tuple[int, pa.Table]]:
         """Takes the rows up to an offset of each queue, and moves the positions there.
@@ -210,7 +215,7 @@ class CommittedRows:
             for queue_id, end in remaining.items():
                 rows = self._ahead.pop(queue_id, None)
                 if rows is None or not rows.num_rows:
-                    raise OffsetGapError(
+                    raise LakeError(
                         f"topic {self._name} queue {queue_id}: offsets up to {end} are committed, "
                         f"and the table ends at {self.positions[queue_id]}: rows are missing; run "
                         "`txlake verify`"
@@ -221,6 +226,15 @@ class CommittedRows:
                 if count < rows.num_rows:
                     self._ahead[queue_id] = rows.slice(count)
                 yield queue_id, rows.slice(0, count)
+
+
+@contextmanager
+def _gaps_as_lake_errors() -> Iterator[None]:
+    """Turns a gap in a queue into a LakeError: to a publisher it is the lake that is broken."""
+    try:
+        yield
+    except OffsetGapError as error:
+        raise LakeError(str(error)) from error
 
 
 def open_lake(path: str, storage_options: Mapping[str, str]) -> Lake:

@@ -180,7 +180,7 @@ class Turn:
                     break
                 self._publish(cut)
         except OffsetOutOfRangeError as error:
-            raise self._deleted_error() or error from error
+            raise self._deleted_error() or LakeError(str(error)) from error
         return True
 
     def _open_topics(self) -> None:
@@ -277,9 +277,11 @@ class Turn:
             topic = self._topics[name]
             for queue_id, taken in topic.rows.take(until):
                 kept = topic.without_skipped(queue_id, taken)
+                at_ms = self._times.at_ms(kept)  # a look-up goes through the files that are kept
                 for start in range(0, kept.num_rows, _SLICE_ROWS):
                     rows = kept.slice(start, _SLICE_ROWS)
-                    yield topic, queue_id, topic.maker.records(rows, self._times.at_ms(rows))
+                    times = at_ms.slice(start, _SLICE_ROWS)
+                    yield topic, queue_id, topic.maker.records(rows, times)
 
     def _progress_at(self, cut: Mapping[Queue, int]) -> list[TopicProgress]:
         """Returns the progress of the topics that move up to a cut."""

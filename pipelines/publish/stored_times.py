@@ -66,7 +66,7 @@ class _Table:
     def times(self, places: Array) -> Array:
         """Returns the time of each place; _MISSING if no file has it."""
         times = np.full(len(places), _MISSING, np.int64)
-        self._fill(places, times, list(self._kept))
+        self._fill(places, times, list(reversed(self._kept)))  # most wanted are in the newest
 
         if (times == _MISSING).any():
             if not self.is_fresh:

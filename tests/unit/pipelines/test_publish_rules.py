@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from pipelines.publish.committed import (
@@ -51,7 +52,7 @@ from tests.support.in_memory_job import START_AT, InMemoryJob
 from tests.support.lake_rows import table_of
 from txlake import protocol as p
 from txlake._lake import Topic
-from txlake.errors import OffsetGapError
+from txlake.errors import LakeError
 from txlake.protocol import COMMIT
 
 PROGRESS = TopicProgress("orders", "orders", "id-1", (3, 0), (2, NOTHING), 7, "digest")
@@ -306,8 +307,26 @@ def test_rows_that_are_missing_stop_the_publisher(job: InMemoryJob) -> None:
 
     rows = CommittedRows(lake, "orders", lake.topics()["orders"])
     rows.seek(queue, 0)
-    with pytest.raises(OffsetGapError, match=f"offsets up to {end + 1} are committed, and the ta"):
+    with pytest.raises(LakeError, match=f"offsets up to {end + 1} are committed, and the table"):
         list(rows.take({queue: end + 1}))
+
+
+def test_a_row_that_is_missing_between_others_stops_the_publisher(job: InMemoryJob) -> None:
+    for number in range(3):
+        job.end(COMMIT, job.half(f"one-{number}", body=b"b", real_queue_id=0))
+    job.run()
+    lake = open_lake(job.lake.path, {})
+    topic = lake.topics()["orders"]
+    table = job.lake.table(f"topics/{topic.table_id}")
+    end = pc.sum(pc.equal(job.lake.read(f"topics/{topic.table_id}")["queue_id"], 0)).as_py()
+    table.handle().delete("queue_id = 0 AND queue_offset = 0")
+
+    rows = CommittedRows(lake, "orders", topic)
+    rows.seek(0, 0)
+    with pytest.raises(LakeError, match=r"offset 0 was expected, 1 was found: .* `txlake verify`"):
+        rows.read_ahead({0: end})
+    with pytest.raises(LakeError, match="offset 0 was expected, 1 was found"):
+        rows.peek({0: end}, 10, ["epoch"])
 
 
 def test_another_history_of_a_lake_is_refused(job: InMemoryJob) -> None:
