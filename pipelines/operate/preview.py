@@ -101,7 +101,7 @@ class _End:
         }
 
 
-class _Found:
+class _TargetRows:
     """The rows about some halves and schedule records, read together."""
 
     def __init__(self, lake: Lake, targets: Sequence[Target | None]) -> None:
@@ -149,8 +149,8 @@ def preview_ends(
     Input: `security`: the keys of the job's settings, as far as they are known here.
     Output: OperatorError for a half that the lake does not have, or that cannot be read.
     """
-    found = _Found(lake, halves)
-    ends = list(_ends(found, halves, decision, actor, reason))
+    target_rows = _TargetRows(lake, halves)
+    ends = list(_ends(target_rows, halves, decision, actor, reason))
     possible = [end for end in ends if isinstance(end, _End)]
 
     now_ms = time.time_ns() // 1_000_000
@@ -161,10 +161,10 @@ def preview_ends(
 
     units = {id(end.unit): end.unit for end in possible}
     inputs = Inputs(operations=to_operations(records), ended=_ended_halves(units.values()))
-    decided = _decide(found, inputs, now_ms)
+    decided = _decide(target_rows, inputs, now_ms)
 
     return [
-        _preview(found.rows, end.record, _end_text(decided, end, found.topics))
+        _preview(target_rows.rows, end.record, _end_text(decided, end, target_rows.topics))
         if isinstance(end, _End)
         else end
         for end in ends
@@ -172,15 +172,15 @@ def preview_ends(
 
 
 def _ends(
-    found: _Found, halves: Sequence[RecordTarget], decision: str, actor: str, reason: str
+    target_rows: _TargetRows, halves: Sequence[RecordTarget], decision: str, actor: str, reason: str
 ) -> Iterator[_End | OperatorError]:
     newest = Counter[int]()
-    for op in found.rows.operations:
+    for op in target_rows.rows.operations:
         newest[op["queue_id"]] = max(newest[op["queue_id"]], op["queue_offset"])
 
     for half in halves:
         try:
-            unit = found.unit(half)
+            unit = target_rows.unit(half)
         except OperatorError as error:
             yield error
             continue
@@ -214,8 +214,8 @@ def preview_commands(
     They are decided as if one epoch landed them all, in this order.
     Output: OperatorError for a target whose place no message has.
     """
-    found = _Found(lake, targets)
-    errors = _command_errors(lake, found, targets)
+    target_rows = _TargetRows(lake, targets)
+    errors = _command_errors(lake, target_rows, targets)
     texts = [None if target is None else str(target) for target in targets]
     commands = _frame(
         [
@@ -226,9 +226,11 @@ def preview_commands(
         COMMANDS,
     )
 
-    undeliverable = find_undeliverable(lake, commands, found.topics, found.rows.epoch + 1)
+    undeliverable = find_undeliverable(
+        lake, commands, target_rows.topics, target_rows.rows.epoch + 1
+    )
     inputs = Inputs(commands=commands, undeliverable=undeliverable)
-    decided = _decide(found, inputs, time.time_ns() // 1_000_000)
+    decided = _decide(target_rows, inputs, time.time_ns() // 1_000_000)
 
     results = {row["admin_offset"]: row["result"] for row in decided.command_results.to_pylist()}
     messages = undeliverable.to_pylist()
@@ -243,18 +245,18 @@ def preview_commands(
         own = [
             row for row in messages if target == UndeliverableTarget(row["undeliverable_offset"])
         ]
-        places = list(_places(decided, {_key(row) for row in own}, found.topics))
+        places = list(_places(decided, {_key(row) for row in own}, target_rows.topics))
         if result == STILL_UNDELIVERABLE:
-            places = [_obstacle(row, found.topics) for row in own]
+            places = [_obstacle(row, target_rows.topics) for row in own]
 
         expected = "; ".join([f"{result}: {rule_texts.RESULTS[result]}", *places])
-        previews.append(_preview(found.rows, command(name, text, actor, reason), expected))
+        previews.append(_preview(target_rows.rows, command(name, text, actor, reason), expected))
 
     return previews
 
 
 def _command_errors(
-    lake: Lake, found: _Found, targets: Sequence[Target | None]
+    lake: Lake, target_rows: _TargetRows, targets: Sequence[Target | None]
 ) -> dict[int, OperatorError]:
     """Returns the errors of targets whose place no message has, by their numbers."""
     offsets = {t.queue_offset for t in targets if isinstance(t, UndeliverableTarget)}
@@ -264,7 +266,7 @@ def _command_errors(
     for number, target in enumerate(targets):
         if isinstance(target, RecordTarget):
             try:
-                found.unit(target)
+                target_rows.unit(target)
             except OperatorError as error:
                 errors[number] = error
 
@@ -290,8 +292,8 @@ def _preview(lake_rows: LakeRows, record: Record, expected: str) -> Preview:
     return Preview(record, expected, lake_rows.epoch, cluster_id)
 
 
-def _decide(found: _Found, inputs: Inputs, now_ms: int) -> Decision:
-    lake_rows = found.rows
+def _decide(target_rows: _TargetRows, inputs: Inputs, now_ms: int) -> Decision:
+    lake_rows = target_rows.rows
     newest = lake_rows.newest
     units = units_of(lake_rows)
     queues = sorted({unit.queue_id for unit in units})
@@ -301,7 +303,7 @@ def _decide(found: _Found, inputs: Inputs, now_ms: int) -> Decision:
         halves=_frame([half for unit in units for half in unit.halves], HALVES),
         waiting=_frame(lake_rows.namings, NAMINGS),
         delayed=_frame(lake_rows.still_delayed, DELAYED),
-        topics=found.topics,
+        topics=target_rows.topics,
     )
 
     floors = {} if newest is None else newest.floor.offsets
