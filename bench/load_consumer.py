@@ -24,8 +24,8 @@ from txlake import Consumer, LakeError
 
 GROUP = "bench"
 _COMMIT_S = 1.0
-_RECORDS_MAX = 5_000
-_EVERY = 16  # of so many messages one is a sample
+RECORDS_MAX = 5_000
+EVERY = 16  # of so many messages one is a sample
 _TRY_AGAIN_S = 0.2
 
 
@@ -39,12 +39,12 @@ def consume(
 
     with Consumer(lake.path, GROUP, [TOPIC], storage_options=lake.options) as consumer:
         while not ended.is_set():
-            messages = consumer.poll(0.2, max_records=_RECORDS_MAX)
+            messages = consumer.poll(0.2, max_records=RECORDS_MAX)
             now = time.time()
             count += sum(message.tags != LATE for message in messages)
             consumed.write(count)
 
-            for message in messages[::_EVERY]:
+            for message in messages[::EVERY]:
                 if message.born_at is not None and message.tags != LATE:
                     samples.append((now, round((now - message.born_at.timestamp()) * 1000)))
 
@@ -54,9 +54,9 @@ def consume(
     return samples
 
 
-def main() -> None:
-    """Consume until SIGTERM, then write the samples."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+def begin(does: str) -> tuple[argparse.Namespace, threading.Event]:
+    """Read the options of a consumer of the benchmark. Output: they, and what SIGTERM sets."""
+    parser = argparse.ArgumentParser(description=does.split("\n")[0])
     parser.add_argument("--conf", required=True, help="the job's settings")
     parser.add_argument("--consumed", type=Path, required=True, help="file for the count")
     parser.add_argument("--samples", type=Path, required=True)
@@ -66,7 +66,12 @@ def main() -> None:
     faulthandler.register(signal.SIGUSR1)
     look_rarely()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    return options, ended
 
+
+def main() -> None:
+    """Consume until SIGTERM, then write the samples."""
+    options, ended = begin(__doc__ or "")
     consumed = CounterFile(options.consumed, 1)
     lake = load(options.conf).lake.location()
 

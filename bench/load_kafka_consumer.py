@@ -6,26 +6,19 @@ out. How old a message is begins with the time at which its half was stored.
 
 from __future__ import annotations
 
-import argparse
-import faulthandler
 import json
-import signal
 import threading
 import time
-from pathlib import Path
 
 from confluent_kafka import Consumer
 
-from bench.collector import look_rarely
 from bench.counter_file import CounterFile
+from bench.load_consumer import EVERY, GROUP, RECORDS_MAX, begin
 from bench.load_producer import LATE
 from bench.sample_data import TOPIC
 from pipelines.settings import PublisherSettings, load
 from txlake.protocol import TAGS
 
-GROUP = "bench"
-_RECORDS_MAX = 5_000
-_EVERY = 16  # of so many messages one is a sample
 _LATE = (TAGS, LATE.encode())
 
 
@@ -51,12 +44,12 @@ def consume(
 
     try:
         while not ended.is_set():
-            messages = [m for m in consumer.consume(_RECORDS_MAX, 0.2) if m.error() is None]
+            messages = [m for m in consumer.consume(RECORDS_MAX, 0.2) if m.error() is None]
             now = time.time()
             own = [m for m in messages if _LATE not in (m.headers() or ())]
             count += len(own)
             consumed.write(count)
-            samples += [(now, round(now * 1000 - m.timestamp()[1])) for m in own[::_EVERY]]
+            samples += [(now, round(now * 1000 - m.timestamp()[1])) for m in own[::EVERY]]
     finally:
         consumer.close()
     return samples
@@ -64,17 +57,7 @@ def consume(
 
 def main() -> None:
     """Consume until SIGTERM, then write the samples."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--conf", required=True, help="the job's settings")
-    parser.add_argument("--consumed", type=Path, required=True, help="file for the count")
-    parser.add_argument("--samples", type=Path, required=True)
-    options = parser.parse_args()
-
-    ended = threading.Event()
-    faulthandler.register(signal.SIGUSR1)
-    look_rarely()
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
-
+    options, ended = begin(__doc__ or "")
     (publisher,) = load(options.conf).publish.values()
     samples = consume(publisher, CounterFile(options.consumed, 1), ended)
     options.samples.write_text(json.dumps(samples), "utf-8")

@@ -274,16 +274,16 @@ class TopicReader:
         self, files: list[TableFile], positions: Mapping[int, int], untils: Mapping[int, int]
     ) -> dict[int, int]:
         """Returns where a read ends that decodes no file in part, if it reaches the end of one."""
-        at_ends = dict(untils)
-
+        at_ends = {}
         for queue_id, position in positions.items():
+            until = untils[queue_id]
             ends = [
                 last + 1
                 for file in files
-                for _, last in self._span(file, queue_id, position, untils[queue_id])
-                if last < untils[queue_id]
+                for _, last in self._span(file, queue_id, position, until)
+                if last < until
             ]
-            at_ends[queue_id] = max(ends, default=untils[queue_id])
+            at_ends[queue_id] = max(ends, default=until)
 
         return at_ends
 

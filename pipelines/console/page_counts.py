@@ -25,7 +25,7 @@ class PageCounts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts: tuple[int, Mapping[str, int]] = (-1, {})
+        self._counts: tuple[tuple[str, int], Mapping[str, int]] = (("", 0), {})
 
     def of(self, lake: Lake | None) -> Mapping[str, int]:
         """Returns the count of each page, as of the newest committed epoch.
@@ -37,9 +37,10 @@ class PageCounts:
 
         try:
             epoch, _ = latest_committed(lake)
+            version = lake.majority_lake_id(), epoch  # another lake can stand at the place by now
             with self._lock:
-                if self._counts[0] != epoch or epoch == 0:
-                    self._counts = epoch, _count(lake, epoch)
+                if self._counts[0] != version:
+                    self._counts = version, _count(lake, epoch)
                 return self._counts[1]
         except LakeError:
             return {}

@@ -122,19 +122,6 @@ class _TargetRows:
         return self._units[target]
 
 
-def preview_end(
-    lake: Lake,
-    half: RecordTarget,
-    decision: str,
-    actor: str,
-    reason: str,
-    security: SecuritySettings | None = None,
-) -> Preview:
-    """Returns the preview of a COMMIT or a ROLLBACK. Input, errors: as of `preview_ends`."""
-    (preview,) = all_of(preview_ends(lake, [half], decision, actor, reason, security))
-    return preview
-
-
 def preview_ends(
     lake: Lake,
     halves: Sequence[RecordTarget],
@@ -196,14 +183,6 @@ def _ends(
         newest[half.queue_id] += 1
         record = operation(stored, decision, actor, reason)
         yield _End(unit, stored, record, newest[half.queue_id])
-
-
-def preview_command(
-    lake: Lake, name: str, target: Target | None, actor: str, reason: str
-) -> Preview:
-    """Returns the preview of a command. Errors: as of `preview_commands`."""
-    (preview,) = all_of(preview_commands(lake, name, [target], actor, reason))
-    return preview
 
 
 def preview_commands(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.console.page_counts import PageCounts
 from pipelines.console.page_lakes import PageLakes
 from storage.errors import LakeError
 from storage.files.location import lake_location
@@ -57,8 +58,12 @@ def test_a_lake_that_is_damaged_is_refused_until_it_is_whole(path: Path) -> None
 
 def test_another_lake_at_the_same_place_is_shown(path: Path) -> None:
     lakes = PageLakes(lake_location(str(path)))
+    counts = PageCounts()
     before = lakes.open().lake_id()
+    groups = counts.of(lakes.open())["/consumers"]
 
     shutil.rmtree(path)
     sound_rows().write(path)  # its tables are at the same versions
+    commit_position(Lake(str(path)), "another", "orders", 0, 1)
     assert lakes.open().lake_id() == Lake(str(path)).lake_id() != before
+    assert counts.of(lakes.open())["/consumers"] == groups + 1

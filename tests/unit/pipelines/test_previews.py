@@ -13,9 +13,7 @@ from pipelines.explain import fetch
 from pipelines.operate import preview
 from pipelines.operate.preview import (
     all_of,
-    preview_command,
     preview_commands,
-    preview_end,
     preview_ends,
 )
 from storage.lake.lake import Lake
@@ -43,19 +41,14 @@ def _texts(previews: Sequence[preview.Preview | OperatorError]) -> list[str]:
     return [str(each) if isinstance(each, OperatorError) else each.expected for each in previews]
 
 
-def _alone(foretell: Any, lake: Lake, *arguments: Any) -> str:
-    try:
-        return str(foretell(lake, *arguments, *WHO).expected)
-    except OperatorError as error:
-        return str(error)
-
-
 def test_of_each_half_the_same_is_said_as_of_it_alone(lake: Lake) -> None:
     halves = _records(lake, HALF)
     assert len(halves) > 20
 
     together = _texts(preview_ends(lake, halves, COMMIT, *WHO))
-    assert together[::3] == [_alone(preview_end, lake, half, COMMIT) for half in halves[::3]]
+    assert together[::3] == [
+        text for half in halves[::3] for text in _texts(preview_ends(lake, [half], COMMIT, *WHO))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +64,9 @@ def test_of_each_target_the_same_is_said_as_of_it_alone(
 ) -> None:
     named = targets(lake)
     together = _texts(preview_commands(lake, name, named, *WHO))
-    assert together == [_alone(preview_command, lake, name, target) for target in named]
+    assert together == [
+        text for target in named for text in _texts(preview_commands(lake, name, [target], *WHO))
+    ]
     assert len(set(together)) > 2
 
 
