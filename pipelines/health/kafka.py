@@ -132,7 +132,7 @@ def groups_without_topic(settings: Settings, groups: Iterable[str]) -> list[str]
     if not check_topics or settings.transaction.check_max == 0:
         return []
 
-    topics = Cluster(settings.kafka.bootstrap_servers, settings.kafka.client).topics().topics
+    topics = Cluster(settings.kafka.bootstrap_servers, settings.kafka.client).topics()
     return sorted(group for group, topic in check_topics.items() if topic not in topics)
 
 

@@ -10,12 +10,9 @@ from typing import Any
 from confluent_kafka import (
     IsolationLevel,
     KafkaError,
-    TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
-from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from pipelines.errors import KafkaAwayError, StartError
@@ -57,19 +54,16 @@ class KafkaAdmin:
         future = self._admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S)
         return str(self._cluster.result_of(future, "its cluster id").cluster_id)
 
-    def _existing_topics(self) -> dict[str, Any]:
-        return dict(self._cluster.topics().topics)
-
     def existing_names(self) -> frozenset[str]:
         """Returns the names of all topics that Kafka has. Errors: KafkaAwayError."""
-        return frozenset(self._existing_topics())
+        return frozenset(self._cluster.topics())
 
     def create_missing(self) -> None:
         """Makes the topics of ours that are missing.
 
         Their records have the broker's time, and can be as large as message_bytes_max.
         """
-        existing = self._existing_topics()
+        existing = self._cluster.topics()
         partitions = {
             HALF: self.settings.kafka.queues,
             OP: self.settings.kafka.queues,
@@ -89,13 +83,12 @@ class KafkaAdmin:
         if not missing:
             return
 
-        made = self._admin.create_topics(missing, request_timeout=REQUEST_TIMEOUT_S)
-        for name, future in made.items():
+        for topic in missing:
             try:
-                self._cluster.result_of(future, "making topics", KafkaError.TOPIC_ALREADY_EXISTS)
+                self._cluster.create_topic(topic)
             except KafkaAwayError as error:
                 if error_code(error.__cause__) == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                    raise missing_acl(self._servers, f"CREATE on topic {name}") from error
+                    raise missing_acl(self._servers, f"CREATE on topic {topic.topic}") from error
                 raise
 
         deadline = time.monotonic() + REQUEST_TIMEOUT_S
@@ -106,7 +99,7 @@ class KafkaAdmin:
 
     def _are_ready(self) -> bool:
         """Returns whether all topics exist and each partition has found its leader."""
-        if not set(self.names.values()) <= set(self._existing_topics()):
+        if not set(self.names.values()) <= set(self._cluster.topics()):
             return False
         try:
             return bool(self.end_offsets(self.partitions()))
@@ -138,7 +131,7 @@ class KafkaAdmin:
         Output: doubts: settings that do harm only while the job is away, or that Kafka tells a
         producer, one sentence each. Errors: StartError with the topic and both values.
         """
-        existing = self._existing_topics()
+        existing = self._cluster.topics()
         missing = sorted(set(self.names.values()) - set(existing))
         if missing:
             raise StartError(
@@ -176,24 +169,20 @@ class KafkaAdmin:
         ]
 
     def _doubts_of_configs(self, needs_append_time: bool) -> list[str]:
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in self.names.values()]
-        futures = self._admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
         warnings: list[str] = []
 
-        for resource, future in futures.items():
-            described = self._cluster.result_of(future, "topic settings")
-            config = {name: entry.value for name, entry in described.items()}
-            _require_sound(resource.name, config, needs_append_time)
-            warnings += self._doubts(resource.name, config)
+        for topic, config in self._cluster.topic_configs(self.names.values()).items():
+            _require_sound(topic, config, needs_append_time)
+            warnings += self._doubts(topic, config)
 
         return warnings
 
-    def _doubts(self, topic: str, config: Mapping[str, str]) -> list[str]:
+    def _doubts(self, topic: str, config: Mapping[str, str | None]) -> list[str]:
         """Returns the settings of a topic that can do harm, one sentence each."""
         doubts = []
         transaction = self.settings.transaction
 
-        batch_bytes_max = int(config[_BATCH_BYTES_MAX])
+        batch_bytes_max = int(config[_BATCH_BYTES_MAX] or 0)
         if batch_bytes_max < self._batch_bytes_max:
             doubts.append(
                 "Kafka may refuse records of message_bytes_max = "
@@ -225,19 +214,12 @@ class KafkaAdmin:
 
     def topic_ids(self) -> dict[str, str]:
         """Returns the id of each existing topic. A topic that was made again is another log."""
-        futures = self._admin.describe_topics(
-            TopicCollection(list(self.names.values())), request_timeout=REQUEST_TIMEOUT_S
-        )
-        topics = {
-            name: self._cluster.result_of(future, "topic ids", KafkaError.UNKNOWN_TOPIC_OR_PART)
-            for name, future in futures.items()
-        }
-
-        return {name: str(topic.topic_id) for name, topic in topics.items() if topic is not None}
+        described = self._cluster.describe_topics(self.names.values())
+        return {name: str(topic.topic_id) for name, topic in described.items()}
 
     def partitions(self) -> list[Partition]:
         """Returns all partitions of our topics."""
-        existing = self._existing_topics()
+        existing = self._cluster.topics()
         return [
             (name, partition)
             for name in self.names.values()
@@ -277,7 +259,7 @@ class KafkaAdmin:
         }
 
 
-def _require_sound(topic: str, config: Mapping[str, str], needs_append_time: bool) -> None:
+def _require_sound(topic: str, config: Mapping[str, str | None], needs_append_time: bool) -> None:
     """Checks the settings of a topic that our guarantees need. Errors: StartError."""
     timestamp_type = config[_TIMESTAMP_TYPE]
     if needs_append_time and timestamp_type != "LogAppendTime":

@@ -6,11 +6,10 @@ write the half topic could make topics in Kafka.
 
 from __future__ import annotations
 
-from confluent_kafka import KafkaError
 from confluent_kafka.cimpl import NewTopic
 
 from pipelines.errors import OperatorError
-from pipelines.kafka_client.connection import REQUEST_TIMEOUT_S, Cluster
+from pipelines.kafka_client.connection import Cluster
 from pipelines.settings import Settings
 from txlake import protocol as p
 
@@ -25,7 +24,7 @@ def make_check_topic(settings: Settings, producer_group: str, partitions: int) -
     kafka = settings.kafka
     topic = p.check_topic(producer_group, kafka.check_topic_prefix)
     cluster = Cluster(kafka.bootstrap_servers, kafka.client)
-    existing = cluster.topics().topics
+    existing = cluster.topics()
     if topic in existing:
         return False
 
@@ -37,8 +36,5 @@ def make_check_topic(settings: Settings, producer_group: str, partitions: int) -
         )
 
     config = p.check_topic_config(settings.transaction.message_bytes_max)
-    made = cluster.admin.create_topics(
-        [NewTopic(topic, partitions, config=config)], request_timeout=REQUEST_TIMEOUT_S
-    )
-    cluster.result_of(made[topic], f"CREATE of {topic}", KafkaError.TOPIC_ALREADY_EXISTS)
+    cluster.create_topic(NewTopic(topic, partitions, config=config))
     return True

@@ -7,12 +7,16 @@ itself only runs into its time limit. `ErrorCallback` keeps the report.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError  # Python 3.10's is its own
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewTopic
 
 from pipelines.errors import KafkaAwayError, KafkaRefusedError, StartError
 from pipelines.kafka_client.options import to_java_config
@@ -21,6 +25,9 @@ from txlake import protocol as p
 
 REQUEST_TIMEOUT_S: Final = 10.0
 _TIMEOUTS_S: Final = (1.0, 2.0, REQUEST_TIMEOUT_S - 3.0)
+# Within this time after a topic was made each broker knows it.
+_APPEAR_S: Final = 30.0
+_PAUSE_S: Final = 0.05
 # Waiting does not help against these.
 _LOGIN: Final = (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED)
 _RIGHTS: Final = (
@@ -34,6 +41,7 @@ _NO_TLS: Final = "PLAINTEXT broker listener"
 _NOTHING, _INFO = 0, 6  # syslog's levels, which librdkafka has
 
 log = logging.getLogger("txlake.librdkafka")
+Answer = TypeVar("Answer")
 
 
 class _AtDebug:
@@ -119,14 +127,19 @@ def error_code(error: BaseException | None) -> int | None:
 class Cluster:
     """A Kafka cluster that is administered.
 
+    Any broker answers, and one can be behind the controller: it does not know yet a topic that was
+    made just now. So an answer that lacks a topic which this object has made is no answer: another
+    one is asked for.
+
     Errors: StartError for a setting that librdkafka does not take, or a file that is not as it
-    should be.
+    should be. Of the methods: KafkaAwayError, KafkaRefusedError.
     """
 
     def __init__(self, bootstrap_servers: str, client: Mapping[str, str]) -> None:
         self._servers = bootstrap_servers
         self._client = client
         self._error_callback = ErrorCallback()
+        self._made_at: dict[str, float] = {}  # topics that this object has made; monotonic s
         to_java_config(client)  # names a file that cannot be used; librdkafka does not
 
         config = client_config(bootstrap_servers, client, self._error_callback)
@@ -135,12 +148,42 @@ class Cluster:
         except KafkaException as error:
             raise StartError(f"[kafka.client]: {error.args[0].str()}") from None
 
-    def topics(self) -> Any:
-        """Returns Kafka's description of all topics. Errors: KafkaAwayError, KafkaRefusedError.
+    def create_topic(self, topic: NewTopic) -> None:
+        """Makes a topic. Replay: does nothing if it is there."""
+        futures = self.admin.create_topics([topic], request_timeout=REQUEST_TIMEOUT_S)
+        self.result_of(
+            futures[topic.topic], f"making {topic.topic}", KafkaError.TOPIC_ALREADY_EXISTS
+        )
+        self._made_at[topic.topic] = time.monotonic()
 
-        The request has no name, since a request with a name may create the topic. Its first time
-        limits are short: a refusal arrives within a second, and librdkafka would go on trying.
+    def metadata(self) -> Any:
+        """Returns librdkafka's metadata of all topics.
+
+        The request has no name, since a request with a name may create the topic.
         """
+        return self._ask_until_known(
+            self._list_topics, self._made_at, lambda metadata: set(metadata.topics)
+        )
+
+    def topics(self) -> dict[str, Any]:
+        """Returns librdkafka's metadata of each topic, by name."""
+        return dict(self.metadata().topics)
+
+    def describe_topics(self, names: Collection[str]) -> dict[str, Any]:
+        """Returns Kafka's descriptions of the topics that exist among some names."""
+        return self._ask_until_known(lambda: self._describe_topics(names), names, set)
+
+    def topic_configs(self, names: Collection[str]) -> dict[str, dict[str, str | None]]:
+        """Returns the settings of topics. Errors: KafkaAwayError if one does not exist."""
+        configs = self._ask_until_known(lambda: self._describe_configs(names), names, set)
+        unknown = set(names) - configs.keys()
+        if unknown:
+            raise KafkaAwayError(f"Kafka at {self._servers} has no topic {min(unknown)}")
+        return configs
+
+    def _list_topics(self) -> Any:
+        # The first time limits are short: a refusal arrives within a second, and librdkafka would
+        # go on trying.
         for timeout_s in _TIMEOUTS_S:
             try:
                 return self.admin.list_topics(timeout=timeout_s)
@@ -149,6 +192,51 @@ class Cluster:
                 if isinstance(failure, KafkaRefusedError) or timeout_s == _TIMEOUTS_S[-1]:
                     raise failure from error
         raise AssertionError("unreachable")
+
+    def _describe_topics(self, names: Collection[str]) -> dict[str, Any]:
+        if not names:
+            return {}
+
+        futures = self.admin.describe_topics(
+            TopicCollection(sorted(names)), request_timeout=REQUEST_TIMEOUT_S
+        )
+        return self._existing(futures, "topics")
+
+    def _describe_configs(self, names: Collection[str]) -> dict[str, dict[str, str | None]]:
+        if not names:
+            return {}
+
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(names)]
+        described = self.admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
+        futures = {resource.name: future for resource, future in described.items()}
+        return {
+            name: {key: entry.value for key, entry in config.items()}
+            for name, config in self._existing(futures, "topic settings").items()
+        }
+
+    def _existing(self, futures: Mapping[str, Any], request: str) -> dict[str, Any]:
+        """Returns the answers about topics that exist, by name."""
+        answers = {
+            name: self.result_of(future, request, KafkaError.UNKNOWN_TOPIC_OR_PART)
+            for name, future in futures.items()
+        }
+        return {name: answer for name, answer in answers.items() if answer is not None}
+
+    def _ask_until_known(
+        self, ask: Callable[[], Answer], names: Iterable[str], known: Callable[[Answer], set[str]]
+    ) -> Answer:
+        """Asks until the answer has those of some topics that were made just now.
+
+        After `_APPEAR_S` an answer without them holds: they were deleted.
+        Input: `known` returns the topics of an answer.
+        """
+        while True:
+            answer = ask()
+            lacking = self._made_at.keys() & set(names) - known(answer)
+            since = time.monotonic() - _APPEAR_S
+            if all(self._made_at[name] < since for name in lacking):
+                return answer
+            time.sleep(_PAUSE_S)
 
     def result_of(self, future: Any, request: str, *ignored_codes: int) -> Any:
         """Returns the answer to a request; None if it is an error of one of `ignored_codes`.

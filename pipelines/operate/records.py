@@ -79,7 +79,7 @@ def write(
     """
     topic = kafka.topics()[record.kind]
     client = Cluster(kafka.bootstrap_servers, kafka.client)
-    cluster = client.topics()
+    cluster = client.metadata()
     if cluster_id and cluster.cluster_id != cluster_id:
         raise LostInputError(
             f"this is Kafka cluster {cluster.cluster_id}, and the lake was made from {cluster_id}: "

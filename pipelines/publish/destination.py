@@ -7,9 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, TopicCollection
-from confluent_kafka.admin._config import ConfigResource
-from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka import KafkaError
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from pipelines.errors import KafkaAwayError
@@ -164,46 +162,24 @@ class Destination:
         self._servers = settings.bootstrap_servers
         self._client = settings.client
         self._cluster = Cluster(self._servers, self._client)
-        self._admin = self._cluster.admin
 
     def describe(self, names: Iterable[str]) -> dict[str, KafkaTopic]:
         """Returns the topics that exist among some names."""
-        existing = self._topics(names)
-        if not existing:
-            return {}
-
-        futures = self._admin.describe_configs(
-            [ConfigResource(ResourceType.TOPIC, name) for name in existing],
-            request_timeout=REQUEST_TIMEOUT_S,
-        )
-        configs = {
-            resource.name: self._cluster.result_of(future, "topic settings")
-            for resource, future in futures.items()
-        }
-
+        existing = self._cluster.describe_topics(set(names))
+        configs = self._cluster.topic_configs(existing)
         return {
-            name: KafkaTopic(
-                str(topic.topic_id),
-                len(topic.partitions),
-                {key: entry.value for key, entry in configs[name].items()},
-            )
+            name: KafkaTopic(str(topic.topic_id), len(topic.partitions), configs[name])
             for name, topic in existing.items()
         }
 
-    def _topics(self, names: Iterable[str]) -> dict[str, Any]:
-        """Returns Kafka's descriptions of the topics that exist among some names."""
-        names = sorted(set(names))
-        if not names:
-            return {}
-
-        described = self._admin.describe_topics(
-            TopicCollection(names), request_timeout=REQUEST_TIMEOUT_S
-        )
-        topics = {
-            name: self._cluster.result_of(future, "topics", KafkaError.UNKNOWN_TOPIC_OR_PART)
-            for name, future in described.items()
-        }
-        return {name: topic for name, topic in topics.items() if topic is not None}
+    def describe_made(self, names: Iterable[str]) -> dict[str, KafkaTopic]:
+        """Returns topics that were made. Errors: KafkaAwayError if one is gone again."""
+        names = set(names)
+        described = self.describe(names)
+        gone = names - described.keys()
+        if gone:
+            raise KafkaAwayError(f"Kafka at {self._servers} has no topic {min(gone)}")
+        return described
 
     def make_progress_topic(self) -> None:
         """Makes the progress topic if it is missing, and checks it. Errors: PublishError."""
@@ -211,7 +187,7 @@ class Destination:
         described = self.describe([name]).get(name)
         if described is None:
             self._create(name, 1, {"cleanup.policy": "compact"})
-            described = self.describe([name])[name]
+            described = self.describe_made([name])[name]
 
         policy = described.config.get("cleanup.policy") or ""
         if "compact" not in policy or "delete" in policy:
@@ -239,7 +215,7 @@ class Destination:
 
     def grow(self, destination: str, partitions: int) -> None:
         """Gives a topic more partitions."""
-        futures = self._admin.create_partitions(
+        futures = self._cluster.admin.create_partitions(
             [NewPartitions(destination, partitions)], request_timeout=REQUEST_TIMEOUT_S
         )
         for future in futures.values():
@@ -258,7 +234,7 @@ class Destination:
     def progress_records(self, *, is_patient: bool = False) -> Iterator[Any]:
         """Returns the records of the progress topic; none if it is missing. Input: as above."""
         name = self._settings.progress_topic
-        if name not in self._topics([name]):
+        if name not in self._cluster.describe_topics([name]):
             return iter(())
 
         begins, ends = begins_and_ends(self._cluster, [(name, 0)])
@@ -266,7 +242,7 @@ class Destination:
 
     def find(self, destination: str, partition: int, lake_id: str, queue_offset: int) -> int | None:
         """Returns Kafka's offset of the record with a queue offset; None if it is not there."""
-        if destination not in self._topics([destination]):
+        if destination not in self._cluster.describe_topics([destination]):
             return None
 
         at = (destination, partition)
@@ -276,7 +252,7 @@ class Destination:
 
     def records(self, destination: str) -> Iterator[Any]:
         """Returns all committed records of a topic, each partition's in order."""
-        described = self._topics([destination]).get(destination)
+        described = self._cluster.describe_topics([destination]).get(destination)
         count = len(described.partitions) if described else 0
 
         partitions = [(destination, number) for number in range(count)]
@@ -299,11 +275,7 @@ class Destination:
         }
 
     def _create(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
-        futures = self._admin.create_topics(
-            [NewTopic(name, partitions, config=dict(config))], request_timeout=REQUEST_TIMEOUT_S
-        )
-        for future in futures.values():
-            self._cluster.result_of(future, f"making {name}", KafkaError.TOPIC_ALREADY_EXISTS)
+        self._cluster.create_topic(NewTopic(name, partitions, config=dict(config)))
         self._wait_for(name, partitions)
 
     def _wait_for(self, name: str, partitions: int) -> None:
@@ -315,7 +287,7 @@ class Destination:
             time.sleep(_PAUSE_S)
 
     def _is_ready(self, name: str, partitions: int) -> bool:
-        topic: Any = self._cluster.topics().topics.get(name)
+        topic: Any = self._cluster.topics().get(name)
         if topic is None or len(topic.partitions) < partitions:
             return False
 

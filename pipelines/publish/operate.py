@@ -190,7 +190,7 @@ class Operator:
         destination = self._publisher.destination_of(name)
         bytes_max = record_bytes_max(self._settings, self._publisher)
         self._destination.make(name, topic.queue_count, bytes_max)
-        return self._destination.describe([destination])[destination]
+        return self._destination.describe_made([destination])[destination]
 
     def _adopted_progress(
         self, name: str, topic: Topic, described: KafkaTopic | None, position: str

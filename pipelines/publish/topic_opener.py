@@ -154,7 +154,7 @@ class TopicOpener:
                 require_same_end(progress, self._lake.lake_id, ends[destination].last)
 
         begun = [name for name in topics if known[name] is None]
-        described_topics = self._destination.describe(names[name] for name in begun)
+        described_topics = self._destination.describe_made(names[name] for name in begun)
         return {name: described_topics[names[name]] for name in begun}
 
     def _require_free_name(self, name: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,10 @@ from typing import Any
 from confluent_kafka.admin import AdminClient
 
 from pipelines.local_broker.broker import Broker
-from pipelines.publish.process import PublisherProcess
 from pipelines.publish.status import find_publishers
-from tests.support.publishers import PublishedLake, publish_all
+from tests.support.publishers import PublishedLake, PublisherThread, publish_all
 from tests.support.secure_broker import secure_broker
 from tests.support.two_brokers import two_brokers
-from tests.support.wait import wait_until
 
 Unique = Callable[[str], str]
 
@@ -68,11 +65,8 @@ def test_another_cluster_of_two_brokers_is_published_to_and_waited_for(
         assert len(AdminClient({"bootstrap.servers": servers}).list_topics().brokers) == 2
         lake.send(*orders(4))
         lake.servers = servers
-        process = PublisherProcess(settings, settings.publish["main"])
-        thread = threading.Thread(target=process.run)
-        thread.start()
-        try:
-            wait_until(lambda: count(lake) == 4, "four are published")
+        with PublisherThread(settings) as publisher:
+            publisher.wait_until(lambda: count(lake) == 4, "four are published")
             topics = AdminClient({"bootstrap.servers": servers}).list_topics(timeout=30).topics
             leaders = {one.leader for one in topics[lake.destination()].partitions.values()}
             assert leaders == {1, 2}
@@ -80,12 +74,9 @@ def test_another_cluster_of_two_brokers_is_published_to_and_waited_for(
             second.kill()
             lake.send(*orders(3, first=4))
             second.start()
-            wait_until(lambda: count(lake) == 7, "the others are published")
+            publisher.wait_until(lambda: count(lake) == 7, "the others are published")
             (status,) = find_publishers(settings)
             assert (status.lag, status.unknown_reason) == (0, None) and status.active is not None
-        finally:
-            process.stop()
-            thread.join()
         lake.require_published()
 
 

@@ -19,7 +19,6 @@ from confluent_kafka.admin import AdminClient
 from pipelines.jvm.jars import class_path
 from pipelines.local_broker.broker import Broker
 from pipelines.publish.errors import FencedError, PublishError, RefusedRecordError
-from pipelines.publish.process import PublisherProcess
 from pipelines.publish.publisher import Turn
 from pipelines.publish.retention import PublishedPositions
 from pipelines.publish.status import read_publishers
@@ -32,6 +31,7 @@ from tests.support.publishers import (
     BEFORE,
     WITHIN,
     PublishedLake,
+    PublisherThread,
     killed_publisher,
     offset_of,
     publish_all,
@@ -366,8 +366,6 @@ def test_one_process_of_a_name_publishes_and_the_next_takes_over(make: Make) -> 
     lake = make()
     lake.send(*orders(2))
     settings = lake.settings()
-    first = PublisherProcess(settings, settings.publish["main"])
-    thread = threading.Thread(target=first.run)
 
     def count() -> int:
         return len(lake.consume())
@@ -376,20 +374,16 @@ def test_one_process_of_a_name_publishes_and_the_next_takes_over(make: Make) -> 
         (status,) = read_publishers(settings)
         return status.active is not None, len(status.standbys)
 
-    thread.start()
     command = [sys.executable, "-m", "pipelines", "publish", "--conf", str(written(lake))]
-    with subprocess.Popen(command) as second:
+    with PublisherThread(settings) as first, subprocess.Popen(command) as second:
         try:
-            wait_until(lambda: members() == (True, 1), "one of two stands by", seen=members)
+            first.wait_until(lambda: members() == (True, 1), "one of two stands by", seen=members)
             lake.send(*orders(2, first=2))
-            wait_until(lambda: _count(lake) == 4, "the active one publishes")
+            first.wait_until(lambda: _count(lake) == 4, "the active one publishes")
             first.stop()
-            thread.join()
             lake.send(*orders(2, first=4))
             wait_until(lambda: count() == 6, "the second one publishes", seen=count)
         finally:
-            first.stop()
-            thread.join()
             second.terminate()
         assert second.wait(DEADLINE_S) == 0
     lake.require_published()
@@ -400,18 +394,14 @@ def test_a_publisher_goes_on_when_its_broker_comes_back(tmp_path: Path) -> None:
         lake = PublishedLake(tmp_path / "lake", own.bootstrap_servers, "restarted")
         lake.send(*orders(4))
         settings = lake.settings()
-        process = PublisherProcess(settings, settings.publish["main"])
-        thread = threading.Thread(target=process.run)
-        thread.start()
-        try:
-            wait_until(lambda: own.is_running() and _count(lake) == 4, "four are published")
+        with PublisherThread(settings) as publisher:
+            publisher.wait_until(
+                lambda: own.is_running() and _count(lake) == 4, "four are published"
+            )
             own.kill()
             lake.send(*orders(3, first=4))
             own.start()
-            wait_until(lambda: _count(lake) == 7, "the others are published")
-        finally:
-            process.stop()
-            thread.join()
+            publisher.wait_until(lambda: _count(lake) == 7, "the others are published")
         lake.require_published()
 
 

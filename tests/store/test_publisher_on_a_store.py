@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +11,10 @@ import pytest
 
 from pipelines.local_broker.broker import Broker
 from pipelines.local_store.store import Store
-from pipelines.publish.process import PublisherProcess
 from pipelines.settings import Settings, parse
 from tests.support.fault_proxy import FaultProxy
-from tests.support.publishers import PublishedLake
+from tests.support.publishers import PublishedLake, PublisherThread
 from tests.support.store import Bucket, make_bucket
-from tests.support.wait import wait_until
 
 Unique = Callable[[str], str]
 
@@ -49,19 +46,13 @@ def test_a_lake_on_a_store_is_published_and_a_store_that_is_away_is_waited_for(
         except KeyError:  # the topic is not there yet
             return -1
 
-    process = PublisherProcess(settings, settings.publish["main"])
-    thread = threading.Thread(target=process.run)
-    thread.start()
-    try:
-        wait_until(lambda: count() == 2, "two are published", seen=count)
+    with PublisherThread(settings) as publisher:
+        publisher.wait_until(lambda: count() == 2, "two are published", seen=count)
         caplog.set_level(logging.INFO, "txlake.publish")
         with proxy.away():
             lake.send_set({"body": b"three"}, {"body": b"four"})
-            wait_until(lambda: "tries again" in caplog.text, "it says that it waits")
-            assert thread.is_alive() and count() == 2
-        wait_until(lambda: count() == 4, "the others are published", seen=count)
+            publisher.wait_until(lambda: "tries again" in caplog.text, "it says that it waits")
+            assert publisher.is_running() and count() == 2
+        publisher.wait_until(lambda: count() == 4, "the others are published", seen=count)
         assert "goes on after" in caplog.text
-    finally:
-        process.stop()
-        thread.join()
     lake.require_published()

@@ -14,12 +14,14 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
+from pipelines.publish.process import PublisherProcess
 from pipelines.publish.publisher import Turn
 from pipelines.publish.transactions import Transactions
 from pipelines.settings import Settings, parse
 from storage.lake.lake import Lake
 from storage.rows import milliseconds
 from tests.support.in_memory_job import InMemoryJob
+from tests.support.wait import wait_until
 from txlake import protocol as p
 
 Row = dict[str, Any]
@@ -174,6 +176,54 @@ def publish_all(settings: Settings, name: str = "main") -> int:
         return turn.published
     finally:
         turn.close()
+
+
+class PublisherThread:
+    """A publisher's process as a thread of this one, from `with` to its end.
+
+    What ends it before that is raised by the next wait, and by the end.
+    """
+
+    def __init__(self, settings: Settings, name: str = "main") -> None:
+        self._process = PublisherProcess(settings, settings.publish[name])
+        self._thread = threading.Thread(target=self._run)
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> PublisherThread:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        try:
+            self._process.run()
+        except BaseException as error:
+            self._error = error
+
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
+    def wait_until(self, is_met: Callable[[], Any], what: str, **options: Any) -> Any:
+        """Waits as `wait_until` does."""
+
+        def is_met_meanwhile() -> Any:
+            self._require_no_error()
+            return is_met()
+
+        return wait_until(is_met_meanwhile, what, **options)
+
+    def stop(self) -> None:
+        """Ends it, and waits for that. A second call changes nothing."""
+        self._process.stop()
+        self._thread.join()
+        self._require_no_error()
+
+    def _require_no_error(self) -> None:
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
 
 
 class KilledPublisher:
