@@ -1,17 +1,22 @@
-"""The log of a table in S3, written entry by entry: each is one conditional PUT.
+"""The log of a table, written entry by entry: each is made only where the log has none of its name.
 
-delta-rs lists the log before a commit and after it, and reads back what it has written: five
-requests, one after another. A driver knows what the newest version is, so it puts the next one. The
-store refuses that where another has it already (`If-None-Match: *`), as it refuses delta-rs.
+delta-rs lists the log before a commit and after it, and reads back what it has written: on S3 that
+is five requests, one after another. A driver knows what the newest version is, so it writes the
+next one: by a conditional PUT (`If-None-Match: *`) on S3, by a hard link on a disk. Both refuse
+what is there already, and both are what delta-rs does itself.
 
 Source: Delta's protocol, "Add File", "Transaction Identifiers", "Commit Provenance Information".
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import time
-from collections.abc import Sequence
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import obstore
@@ -32,52 +37,107 @@ from txlake._delta_log import entry_name, version_of
 _WRITER_VERSION_MAX = 2
 
 
-class LogEntries:
-    """One table's log, to which entries are appended.
+class LogEntries(ABC):
+    """One table's log, to which entries are appended."""
 
-    Errors: StoreRefusedError, StoreAwayError: the entry may have been written or not.
-    """
-
-    def __init__(self, location: LakeLocation, table: str, client: S3Store) -> None:
-        self._location = location
+    def __init__(self, table: str) -> None:
         self._table = table
-        self._client = client
-        self._folder = f"{table}/_delta_log"
 
     def append_entry(self, version: int, entry: bytes) -> bool:
         """Writes the entry of a version, unless the log has that version or a later one.
 
         A driver that was suspended until another had cleaned up the log finds no entry of its
-        version, and puts one that nobody reads. So the log of `epochs`, whose rows begin and end an
-        epoch, is listed after the PUT.
+        version, and writes one that nobody reads. So the log of `epochs`, whose rows begin and end
+        an epoch, is listed afterwards.
         Output: False if another has written that version, or a later one.
+        Errors: those of a disk; StoreRefusedError, StoreAwayError. The entry may have been written.
         """
-        path = f"{self._folder}/{entry_name(version)}"
+        is_new = self._create(entry_name(version), entry)
+        return is_new and (self._table != "epochs" or not self._has_newer(version))
+
+    def _has_newer(self, version: int) -> bool:
+        """Returns whether the log has an entry or a checkpoint of a later version."""
+        versions = map(version_of, self._names(entry_name(version)))
+        return any(listed is not None and listed > version for listed in versions)
+
+    @abstractmethod
+    def _create(self, name: str, entry: bytes) -> bool:
+        """Makes a file of the log. Output: False if there is one of that name."""
+
+    @abstractmethod
+    def _names(self, after: str) -> Iterator[str]:
+        """Returns the names of the log's files; those up to `after` may be missing."""
+
+
+class FolderEntries(LogEntries):
+    """A log on a disk. Input: the table's folder."""
+
+    def __init__(self, table: str, path: str) -> None:
+        super().__init__(table)
+        self._folder = os.path.join(path, "_delta_log")
+
+    def _create(self, name: str, entry: bytes) -> bool:
+        # The name that delta-rs gives what it links: readers and clean-ups know it.
+        draft = os.path.join(self._folder, f"_commit_{uuid.uuid4()}.json.tmp")
+        try:
+            with open(draft, "xb") as file:
+                file.write(entry)
+            os.link(draft, os.path.join(self._folder, name))
+            return True
+        except FileExistsError:
+            return False
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(draft)
+
+    def _names(self, after: str) -> Iterator[str]:
+        with os.scandir(self._folder) as files:
+            for file in files:
+                yield file.name
+
+
+class StoreEntries(LogEntries):
+    """A log in an object store."""
+
+    def __init__(self, table: str, location: LakeLocation, client: S3Store) -> None:
+        super().__init__(table)
+        self._location = location
+        self._client = client
+        self._folder = f"{table}/_delta_log"
+
+    def _create(self, name: str, entry: bytes) -> bool:
+        path = f"{self._folder}/{name}"
         try:
             obstore.put(self._client, path, entry, mode="create", use_multipart=False)
-            return self._table != "epochs" or not self._has_newer(version, path)
+            return True
         except AlreadyExistsError:
             return False
         except BaseError as error:
-            raise store_error(self._location, error) or StoreAwayError(
-                f"{self._location.path}: {error}"
-            ) from error
+            raise self._translated(error) from error
 
-    def _has_newer(self, version: int, path: str) -> bool:
-        """Returns whether the log has an entry or a checkpoint of a later version."""
-        for entries in obstore.list(self._client, self._folder, offset=path):
-            for entry in entries:
-                listed = version_of(entry["path"].rpartition("/")[2])
-                if listed is not None and listed > version:
-                    return True
+    def _names(self, after: str) -> Iterator[str]:
+        try:
+            for entries in obstore.list(
+                self._client, self._folder, offset=f"{self._folder}/{after}"
+            ):
+                for entry in entries:
+                    yield entry["path"].rpartition("/")[2]
+        except BaseError as error:
+            raise self._translated(error) from error
 
-        return False
+    def _translated(self, error: BaseError) -> Exception:
+        return store_error(self._location, error) or StoreAwayError(
+            f"{self._location.path}: {error}"
+        )
 
 
 def log_entries(location: LakeLocation, table: str) -> LogEntries | None:
     """Returns a table's log; None if delta-rs has to write it, since there is no `s3_client`."""
+    if location.is_local:
+        return FolderEntries(table, location.table_path(table))
+
     client = s3_client(location)
-    return None if client is None else LogEntries(location, table, client)
+    return None if client is None else StoreEntries(table, location, client)
 
 
 def is_supported(handle: DeltaTable) -> bool:

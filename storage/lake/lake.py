@@ -1,7 +1,7 @@
 """The lake: its folder, its tables, and the one way in which rows are added to them.
 
-delta-rs commits rows that the driver has in memory (`append`), and files that tasks or the driver
-have written (`add_files`). A commit takes 5 ms, where Spark takes 200 (DECISIONS.md 2). Every
+Rows that the driver has in memory are added by `append`, files that tasks have written by
+`add_files`. A driver commits them in 1 ms, delta-rs in 12, Spark in 200 (DECISIONS.md 2). Every
 append belongs to one epoch and happens once (`LakeTable.commit_once`).
 """
 

@@ -173,7 +173,7 @@ class LakeTable:
         """Lets `write` commit the rows of an epoch, unless the table holds it.
 
         Input: `transaction`: the number of the commit if it is not that of the epoch; `files`:
-        returns the files that `write` commits, so that the driver can put the entry itself.
+        returns the files that `write` commits, so that the driver can write the entry itself.
         delta-rs refuses a commit only if its identifier stands in a commit that the handle has not
         seen. Commits that the handle has seen are compared here, and it is not refreshed in
         between.
@@ -184,16 +184,16 @@ class LakeTable:
         with self._lock:
             for remaining in reversed(range(_COMMIT_TRIES)):
                 is_first = remaining == _COMMIT_TRIES - 1
-                can_put = files is not None and is_first and self._can_put()
+                can_append = files is not None and is_first and self._can_append()
 
-                handle = self._newest.cached_handle() if can_put else self.handle()
+                handle = self._newest.cached_handle() if can_append else self.handle()
                 if self._newest.transaction(handle, self._app_id()) >= version:
                     return False
 
-                if files is not None and can_put:
+                if files is not None and can_append:
                     with translating_store_errors(self._location):
                         new_files = files()
-                    if self._put(new_files, epoch, version):
+                    if self._append(new_files, epoch, version):
                         return True
 
                 elif self._write(handle, write, epoch, version, is_last=remaining == 0):
@@ -224,11 +224,11 @@ class LakeTable:
         self._newest.committed(handle, before, transaction)
         return True
 
-    def _can_put(self) -> bool:
+    def _can_append(self) -> bool:
         return self._entries is not None and is_supported(self._newest.cached_handle())
 
-    def _put(self, files: Sequence[DataFile], epoch: int, transaction: int) -> bool:
-        """Puts the next entry of the log.
+    def _append(self, files: Sequence[DataFile], epoch: int, transaction: int) -> bool:
+        """Writes the next entry of the log.
 
         Output: False if it is not the newest then, or if the answer was lost: the log tells which.
         """

@@ -1,7 +1,7 @@
 """A table's newest version: the handle of delta-rs, and the files that this process has added.
 
-On S3 the driver puts entries of the log itself and does not read them back. So the newest version
-is the one that the handle has read and the files of those entries, until the handle is needed.
+The driver writes entries of the log itself and does not read them back. So the newest version is
+the one that the handle has read and the files of those entries, until the handle is needed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from storage.files.location import LakeLocation
 from storage.lake.delta_log import with_added
 from storage.lake.open_table import translating_read_errors
 from txlake._delta_handle import DeltaHandle, files_of
+from txlake._delta_log import is_newest
 
 
 class TableHead:
@@ -59,9 +60,13 @@ class TableHead:
     def cached_handle(self) -> DeltaTable:
         """Returns a handle that lacks nothing but entries of ours. Errors: as `handle`."""
         handle = self._handle.table
-        if handle is not None and self._ahead and self._is_current:
+        if handle is not None and self._ahead and self._is_current and self._is_newest():
             return handle
         return self.handle()
+
+    def _is_newest(self) -> bool:
+        """Returns whether the log has nothing newer than the newest known version."""
+        return self._is_trusted or is_newest(self._path, self.version())
 
     def version(self) -> int:
         """Returns the newest known version, without a look at the log."""

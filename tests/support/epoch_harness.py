@@ -50,7 +50,7 @@ class EpochHarness:
     ) -> None:
         self.now_ms = 0
         self.owner = owner
-        self.lake = lake or Lake(settings.lake.path)
+        self.lake = lake or Lake(settings.lake.path, is_driver=True)
 
         self._lander: Lander = SparkLander(spark) if spark else LocalLander()
         self._kafka = KafkaAdmin(settings, settings.kafka.topics())

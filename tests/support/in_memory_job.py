@@ -39,7 +39,7 @@ class InMemoryJob:
     """Land records and decide them, epoch by epoch."""
 
     def __init__(self, path: Path, **parameters: Any) -> None:
-        self.lake = Lake(str(path))
+        self.lake = Lake(str(path), is_driver=True)
         self.lake.create(instant(START_AT))
         self.parameters = replace(Parameters(), **{**OF_TODAY, **parameters})
         self.at = START_AT

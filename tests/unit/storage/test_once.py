@@ -24,8 +24,13 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "lake")
 
 
-def test_second_append_of_an_epoch_adds_nothing_and_says_so(path: str) -> None:
-    lake = Lake(path)
+@pytest.fixture(params=["by delta-rs", "by entries of its own"])
+def is_driver(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param == "by entries of its own")
+
+
+def test_second_append_of_an_epoch_adds_nothing_and_says_so(path: str, is_driver: bool) -> None:
+    lake = Lake(path, is_driver=is_driver)
     added = [lake.append("conflicts", rows(1, reason), 1) for reason in ("first", "again")]
     assert added == [1, 0]
     assert reasons(path) == {1: ["first"]}
@@ -43,8 +48,10 @@ def test_another_handle_at_the_same_version_is_refused_by_delta_itself(path: str
 
 @pytest.mark.parametrize("meanwhile", ["nothing", "other epochs", "a checkpoint", "both"])
 @pytest.mark.parametrize("epoch", [5, 7])
-def test_driver_that_wakes_up_late_writes_nothing(path: str, meanwhile: str, epoch: int) -> None:
-    awake, asleep = Lake(path), Lake(path)
+def test_driver_that_wakes_up_late_writes_nothing(
+    path: str, meanwhile: str, epoch: int, is_driver: bool
+) -> None:
+    awake, asleep = (Lake(path, is_driver=is_driver) for _ in range(2))
     for past in range(1, epoch):
         assert asleep.append("conflicts", rows(past), past) == 1
     assert awake.append("conflicts", rows(epoch), epoch) == 1
@@ -58,13 +65,13 @@ def test_driver_that_wakes_up_late_writes_nothing(path: str, meanwhile: str, epo
     assert {tuple(found) for found in reasons(path).values()} == {("first",)}
 
 
-def test_of_many_writers_of_every_epoch_one_succeeds(path: str) -> None:
+def test_of_many_writers_of_every_epoch_one_succeeds(path: str, is_driver: bool) -> None:
     epochs, writers = 12, 4
     gate = threading.Barrier(writers)
     added: list[int] = []
 
     def write(name: str) -> None:
-        lake = Lake(path)
+        lake = Lake(path, is_driver=is_driver)
         for epoch in range(1, epochs + 1):
             gate.wait()
             if lake.append("conflicts", rows(epoch, name), epoch):
@@ -111,8 +118,8 @@ def test_commit_whose_answer_was_lost_is_not_made_twice(
     assert reasons(path) == {1: ["first"]}
 
 
-def test_of_two_drivers_that_plan_an_epoch_the_second_stops(path: str) -> None:
-    first, second = Lake(path), Lake(path)
+def test_of_two_drivers_that_plan_an_epoch_the_second_stops(path: str, is_driver: bool) -> None:
+    first, second = (Lake(path, is_driver=is_driver) for _ in range(2))
     write_plan(first, NO_PROGRESS, plan(1, "one"))
 
     with pytest.raises(OwnerError, match=r"^epoch 1 was planned by one: another driver writes"):
@@ -120,8 +127,8 @@ def test_of_two_drivers_that_plan_an_epoch_the_second_stops(path: str) -> None:
     assert Lake(path).read("epochs")["owner"].to_pylist() == ["one"]
 
 
-def test_of_two_drivers_that_commit_an_epoch_the_second_stops(path: str) -> None:
-    first, second = Lake(path), Lake(path)
+def test_of_two_drivers_that_commit_an_epoch_the_second_stops(path: str, is_driver: bool) -> None:
+    first, second = (Lake(path, is_driver=is_driver) for _ in range(2))
     planned = write_plan(first, NO_PROGRESS, plan(1, "one"))
     write_commit(second, read_progress(second), plan(1, "two"), {}, {}, {})
 
