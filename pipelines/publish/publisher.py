@@ -317,9 +317,9 @@ class Turn:
                 yield AddressedRecord(topic.progress.destination, queue_id, record)
 
     def _refused_error(self, refused: AddressedRecord, text: str) -> RefusedRecordError:
-        headers = dict(reversed(refused.record.headers))
-        topic = headers[p.REAL_TOPIC].decode()
-        offset = int(headers[p.QUEUE_OFFSET])
+        own = refused.record.own_headers()
+        topic = own[p.REAL_TOPIC]
+        offset = int(own[p.QUEUE_OFFSET])
         name = next(
             name
             for name, published in self._topics.items()
@@ -327,8 +327,8 @@ class Turn:
         )
 
         return RefusedRecordError(
-            f"the Kafka topic {refused.destination} does not take message {headers[p.PLACE]} of "
-            f"transaction {headers.get(p.UNIQ_KEY)} (topic {topic}, queue {refused.partition}, "
+            f"the Kafka topic {refused.destination} does not take message {own[p.PLACE]} of "
+            f"transaction {own.get(p.UNIQ_KEY)} (topic {topic}, queue {refused.partition}, "
             f"offset {offset}): {text}; let it, or `txlake publish skip --name "
             f"{self._publisher.name} --topic {name} --queue {refused.partition} --offset {offset}` "
             "goes past it",

@@ -24,7 +24,7 @@ from pipelines.settings import PublisherSettings
 _TRANSACTION_S: Final = 60.0  # for each request of a transaction
 # Records in librdkafka: with eight headers one of 256 B takes 1.2 KB there.
 _QUEUED_MAX: Final = 10_000
-_QUEUED_KBYTES: Final = 16_384
+_QUEUED_KBYTES: Final = 12_288
 _BATCH_BYTES: Final = 1_000_000  # librdkafka's default
 _POLL_S: Final = 0.1
 _ROOM_S: Final = 0.01  # a tenth of what the queue holds has gone by then
@@ -87,7 +87,6 @@ class Transactions:
     def __init__(
         self, settings: PublisherSettings, lake_id: str, batch_bytes_max: int, **options: Any
     ) -> None:
-        self._errors: list[KafkaError] = []
         config = {
             **client_config(settings.bootstrap_servers, settings.client),
             "transactional.id": transactional_id(lake_id, settings.name),
@@ -100,8 +99,6 @@ class Transactions:
             "linger.ms": 5,
             # Kafka ends a transaction a moment after it says so, and the next one waits for it.
             "retry.backoff.ms": 10,
-            "delivery.report.only.error": True,
-            "on_delivery": self._on_delivery,
             **options,
         }
 
@@ -112,13 +109,12 @@ class Transactions:
 
     def init(self) -> None:
         """Ends the open transaction of the process before, and lets it write no more."""
-        with _translating_errors():
+        with self._translating_errors():
             self._producer.init_transactions(_TRANSACTION_S)
 
     def begin(self) -> None:
         """Begins a transaction."""
-        self._errors.clear()
-        with _translating_errors():
+        with self._translating_errors():
             self._producer.begin_transaction()
 
     def send(self, destination: str, partition: int, records: Iterable[Record]) -> int:
@@ -126,7 +122,7 @@ class Transactions:
         produce = self._producer.produce
         count = 0
 
-        with _translating_errors():
+        with self._translating_errors():
             for value, key, at_ms, headers in records:
                 while True:
                     try:
@@ -137,14 +133,11 @@ class Transactions:
 
                 count += 1
 
-            self._producer.poll(0)
-
-        self._require_no_error()
         return count
 
     def send_progress(self, topic: str, records: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Sends records of the progress topic."""
-        with _translating_errors():
+        with self._translating_errors():
             for key, value in records:
                 while True:
                     try:
@@ -156,27 +149,28 @@ class Transactions:
     def _wait_for_room(self) -> None:
         """Waits a moment for room in librdkafka's full queue."""
         self._producer.poll(_ROOM_S)
-        self._require_no_error()
 
     def commit(self) -> None:
-        """Commits: readers see all that was sent since `begin`, or nothing."""
-        try:
-            with _translating_errors():
-                self._flush()
-                self._producer.commit_transaction(_TRANSACTION_S)
-        except KafkaAwayError:
-            self._require_no_error()
-            raise
+        """Commits: readers see all that was sent since `begin`, or nothing.
 
-    def _flush(self) -> None:
-        """Waits until all is delivered. Those behind a refused record of their queue never are."""
+        It is asked for in short steps. librdkafka waits for all records; those behind a refused one
+        never are delivered, and only the next step says so.
+        """
         deadline = time.monotonic() + _TRANSACTION_S
-        while self._producer.flush(_POLL_S) and time.monotonic() < deadline:
-            self._require_no_error()
+
+        with self._translating_errors():
+            while True:
+                try:
+                    self._producer.commit_transaction(_POLL_S)
+                    return
+                except KafkaException as error:
+                    is_timeout = error.args[0].code() == KafkaError._TIMED_OUT
+                    if not is_timeout or time.monotonic() > deadline:
+                        raise
 
     def abort(self) -> None:
         """Discards the records that were sent since `begin`."""
-        with _translating_errors():
+        with self._translating_errors():
             self._producer.purge()
             self._producer.abort_transaction(_TRANSACTION_S)
 
@@ -191,7 +185,7 @@ class Transactions:
         deadline = time.monotonic() + _TRANSACTION_S
 
         while True:
-            with _translating_errors():
+            with self._translating_errors():
                 topics = self._producer.list_topics(destination, timeout=_TRANSACTION_S).topics
 
             if destination in topics and len(topics[destination].partitions) >= partitions:
@@ -259,27 +253,26 @@ class Transactions:
             except BufferError:
                 self._producer.poll(_POLL_S)
 
-    def _on_delivery(self, error: KafkaError | None, _: Any) -> None:
-        # Each record that `purge` drops is reported, too.
-        if error is not None and error.code() != KafkaError._PURGE_QUEUE:
-            self._errors.append(error)
+    @contextmanager
+    def _translating_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            raise _to_error(self._cause(error.args[0])) from error
 
-    def _require_no_error(self) -> None:
-        """Raises an error that was reported; that of a record before those that follow from it."""
-        for error in self._errors:
-            if error.code() in _RECORD_CODES:
-                raise RecordRefusedError(error)
+    def _cause(self, error: KafkaError) -> KafkaError:
+        """Returns why a transaction takes no records any more, for an error that says only that.
 
-        if self._errors:
-            raise _to_error(self._errors[0])
+        In such a state librdkafka does not begin a transaction either, and says why.
+        """
+        if error.code() not in (KafkaError._STATE, KafkaError._FATAL):
+            return error
 
-
-@contextmanager
-def _translating_errors() -> Iterator[None]:
-    try:
-        yield
-    except KafkaException as error:
-        raise _to_error(error.args[0]) from error
+        try:
+            self._producer.begin_transaction()
+        except KafkaException as cause:
+            return cause.args[0]  # type: ignore[no-any-return]
+        return error
 
 
 def _to_error(error: KafkaError) -> Exception:

@@ -156,7 +156,7 @@ def _table_digest(
             offsets = taken["queue_offset"].to_pylist()
             for offset, (value, key, _, headers) in zip(offsets, maker.records(taken), strict=True):
                 if not _is_skipped(offset, skips.get(queue_id, [])):
-                    digest.add(offset, _bytes(key), value, headers)
+                    digest.add(offset, key, value, headers)
 
     return digest
 
@@ -165,10 +165,6 @@ def _is_skipped(offset: int, skips: list[Skip]) -> bool:
     return any(skip.from_offset <= offset <= skip.to_offset for skip in skips)
 
 
-def _bytes(text: str | bytes | None) -> bytes | None:
-    return text.encode() if isinstance(text, str) else text
-
-
 def _hex(content: str | bytes | None) -> str | None:
-    raw = _bytes(content)
+    raw = content.encode() if isinstance(content, str) else content
     return None if raw is None else raw.hex()

@@ -281,10 +281,10 @@ def test_a_record_has_the_time_of_its_half_or_of_its_delivery_and_the_key_that_i
     rows = table_of([row(0, keys="k"), row(1, keys=None)], TOPIC)
     times = pa.array([77, None], pa.int64())
     records = list(RecordMaker("orders", "ours", has_keys=True).records(rows, times))
-    assert [(one.key, one.at_ms) for one in records] == [("k", 77), (None, 1_000)]
+    assert [(one.key, one.at_ms) for one in records] == [(b"k", 77), (None, 1_000)]
     (keyless, _) = RecordMaker("orders", "ours", has_keys=False).records(rows, times)
     assert keyless.key is None
-    assert (p.KEYS, "k") in keyless.headers
+    assert (p.KEYS, b"k") in keyless.headers
 
 
 @pytest.fixture
