@@ -242,7 +242,7 @@ def test_a_dry_run_says_what_would_be_done_and_offline_does_it(job: InMemoryJob,
         "files": 3,
         "to merge": 3,
         "into": 1,
-        "MB": 0.02,
+        "MB": 0.01,
         "to delete": 0,
     }
     assert count_files(job) == 3
