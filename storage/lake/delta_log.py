@@ -77,7 +77,7 @@ class FolderEntries(LogEntries):
         self._folder = os.path.join(path, "_delta_log")
 
     def _create(self, name: str, entry: bytes) -> bool:
-        # The name that delta-rs gives what it links: readers and clean-ups know it.
+        # A name that begins with no version: what a crash leaves is no entry to any reader.
         draft = os.path.join(self._folder, f"_commit_{uuid.uuid4()}.json.tmp")
         try:
             with open(draft, "xb") as file:

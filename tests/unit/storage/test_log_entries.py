@@ -60,6 +60,29 @@ def test_an_entry_that_is_there_is_not_written_over(path: str) -> None:
     assert Path(path, TABLE, "_delta_log", entry_name(1)).read_bytes() == b"{}"
 
 
+def test_what_a_crash_leaves_beside_the_log_is_no_entry(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Lake(path, is_driver=True)
+    driver.append(TABLE, rows(1), 1)
+    with monkeypatch.context() as crash:
+        crash.setattr(os, "link", crashing)
+        crash.setattr(os, "unlink", crashing)
+        with pytest.raises(OSError, match="crashed"):
+            driver.append(TABLE, rows(2), 2)
+    assert [name for name in names(path, TABLE) if name.endswith(".tmp")]
+
+    after = Lake(path, is_driver=True)
+    assert after.append(TABLE, rows(2, "again"), 2) == 1
+    assert reasons(path) == {1: ["first"], 2: ["again"]}
+    DeltaTable(after.table_path(TABLE)).create_checkpoint()
+    assert DeltaTable(after.table_path(TABLE)).version() == after.table(TABLE).version()
+
+
+def crashing(*_: object) -> None:
+    raise OSError("crashed")
+
+
 def test_of_many_writers_of_one_version_one_writes_it(path: str) -> None:
     writers, versions = 4, range(1, 40)
     gate = threading.Barrier(writers)
