@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from pipelines.errors import JobError
+from pipelines.kafka_client.admin import KafkaAdmin
 from pipelines.kafka_client.group_member import Member
 from pipelines.kafka_client.group_members import MemberGroup
 from pipelines.local_broker.broker import Broker
@@ -46,10 +46,7 @@ def lake(broker: Broker, tmp_path: Path, unique: Unique) -> PublishedLake:
 
 def make_topics(settings: Settings) -> None:
     """Make the job's own topics, so that the job's Kafka answers a status."""
-    admin = AdminClient({"bootstrap.servers": settings.kafka.bootstrap_servers})
-    names = set(settings.kafka.topics().values()) - set(admin.list_topics(timeout=30).topics)
-    for future in admin.create_topics([NewTopic(name, 2) for name in names] or []).values():
-        future.result(30)
+    KafkaAdmin(settings, settings.kafka.topics()).create_missing()
 
 
 def member_of(settings: Settings, lake_id: str) -> Member:

@@ -21,7 +21,7 @@ from txlake import protocol as p
 README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
 PRODUCER, CONSUMER = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
 DEADLINE_S = 240.0
-# README speaks of the default names; no other test uses them.
+# README speaks of the default names, which no test may use on the broker that tests share.
 DEFAULT_NAMES: dict[str, Any] = {
     "half_topic": p.HALF_TOPIC,
     "op_topic": p.OP_TOPIC,
@@ -32,12 +32,12 @@ DEFAULT_NAMES: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def job(
-    broker: Broker, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Job]:
-    lake = tmp_path_factory.mktemp("readme") / "lake"
-    with running(settings_for(broker, lake, "readme", kafka=DEFAULT_NAMES)) as job:
-        yield job
+def job(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    folder = tmp_path_factory.mktemp("readme")
+    with Broker(folder / "broker") as broker:
+        settings = settings_for(broker, folder / "lake", "readme", kafka=DEFAULT_NAMES)
+        with running(settings) as job:
+            yield job
 
 
 def run_program(text: str, job: Job, folder: Path) -> str:

@@ -30,6 +30,21 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
     with Broker(tmp_path_factory.mktemp("broker")) as running:
         yield running
+        require_no_default_topics(running.bootstrap_servers)
+
+
+def require_no_default_topics(servers: str) -> None:
+    """Check that tests which share a broker made topics of their own.
+
+    Two that both took the default names would meet: the second finds the first one's topics.
+    """
+    from confluent_kafka.admin import AdminClient
+
+    from txlake.protocol import ADMIN_TOPIC, HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC
+
+    topics = AdminClient({"bootstrap.servers": servers}).list_topics(timeout=30).topics
+    shared = topics.keys() & {ADMIN_TOPIC, HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC}
+    assert not shared, f"a test made {sorted(shared)} on the broker that tests share"
 
 
 @pytest.fixture

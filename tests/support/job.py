@@ -27,6 +27,7 @@ from storage.lake.lake import Lake
 from storage.lake.progress import read_progress
 from storage.rows import milliseconds
 from storage.verify.run import verify
+from tests.support.topic_names import topics_named
 from tests.support.wait import DEADLINE_S, wait_until
 
 # Short spans, so that a test sees a half through its whole life in seconds.
@@ -39,11 +40,7 @@ def settings_for(
     """Return settings of a job with topics of its own on a shared broker."""
     kafka = {
         "bootstrap_servers": broker.bootstrap_servers,
-        "half_topic": f"{name}-half",
-        "op_topic": f"{name}-op",
-        "schedule_topic": f"{name}-schedule",
-        "admin_topic": f"{name}-admin",
-        "check_topic_prefix": f"{name}-check-",
+        **topics_named(name),
         "queues": 2,
     }
     values: dict[str, dict[str, Any]] = {

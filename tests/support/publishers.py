@@ -21,6 +21,7 @@ from pipelines.settings import Settings, parse
 from storage.lake.lake import Lake
 from storage.rows import milliseconds
 from tests.support.in_memory_job import InMemoryJob
+from tests.support.topic_names import topics_named
 from tests.support.wait import wait_until
 from txlake import protocol as p
 
@@ -32,7 +33,8 @@ BEFORE, WITHIN, AFTER = "before the commit", "within the commit", "after the com
 class PublishedLake:
     """A lake without a job, and the settings of publishers of it.
 
-    Input: `prefix` of the destination's names, so that tests share a broker.
+    Input: `prefix` of the names of the destination and of the job's topics, so that tests share
+    a broker.
     """
 
     def __init__(self, path: Path, servers: str, prefix: str, **publisher: Any) -> None:
@@ -52,7 +54,7 @@ class PublishedLake:
     def values(self, **publishers: dict[str, Any]) -> dict[str, Any]:
         return {
             "lake": {"path": str(self.path)},
-            "kafka": {"bootstrap_servers": self.servers},
+            "kafka": {"bootstrap_servers": self.servers, **topics_named(self.prefix)},
             "publish": {
                 name: {**self.publisher, **values}
                 for name, values in (publishers or {"main": {}}).items()
