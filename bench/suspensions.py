@@ -3,10 +3,11 @@
     python -m bench.suspensions --store s3
 
 A real broker, a lake on a disk or on an S3 server of this machine, and for each write, right before
-it and right after it, two driver processes. The first stops itself by SIGSTOP. The second finishes
-its epoch and commits ten. Then the first gets SIGCONT: it must end with one sentence and exit code
-1, and leave each byte of the tables' logs as it was; the rows must be those of a run without a
-suspension. At last a driver is suspended before it deletes files (VACUUM): it must delete none.
+it and right after it (on a disk also between an entry's draft and its name), two driver processes.
+The first stops itself by SIGSTOP. The second finishes its epoch and commits ten. Then the first
+gets SIGCONT: it must end with one sentence and exit code 1, and leave each byte of the tables' logs
+as it was; the rows must be those of a run without a suspension. At last a driver is suspended
+before it deletes files (VACUUM): it must delete none.
 
 The drivers land without Spark (`tests/support/local_landing.py`); tests suspend the whole job.
 Exit code: 0 when all hold; else 1, with what differs.
@@ -30,6 +31,7 @@ from tests.support.job import settings_for
 from tests.support.store import make_bucket
 from tests.support.suspensions import (
     CASES,
+    DISK_CASES,
     LightStory,
     reference_of,
     require_no_deletion,
@@ -68,7 +70,7 @@ def run(story: LightStory, say: Callable[[str], None]) -> tuple[Counter[str], li
                 story, reference, write, mode
             ),
         )
-        for write, mode in CASES
+        for write, mode in (*CASES, *(() if story.uri else DISK_CASES))
     ]
     cases.append(("VACUUM, about to delete", lambda: require_no_deletion(story, reference)))
 
