@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +40,15 @@ TOPICS = {
     "admin": p.ADMIN_TOPIC,
 }
 _BODIES = np.random.default_rng(1).bytes(1 << 20)
+
+
+class _Operation(NamedTuple):
+    """An operation on the half of a number. `offset`: its own, in its queue."""
+
+    number: int
+    decision: str
+    is_answer: bool
+    offset: int
 
 
 def transaction_id(number: int) -> str:
@@ -122,7 +131,8 @@ def add_epoch(rows: SyntheticRows, epoch: int, op_next: list[int], real_next: li
     for lag, ends in enumerate(ended):
         records += [(n, "ROLLBACK" if n % 100 == 13 else "COMMIT", lag == 2) for n in ends]
 
-    _land_operations(rows, epoch, at, records, op_next, real_next)
+    operations = _land_operations(rows, epoch, at, records, op_next)
+    _end_halves(rows, epoch, at, operations, real_next)
 
     gone = np.concatenate(ended[1:])
     _record_state(rows, epoch, at, np.setdiff1d(numbers, ended[0]), np.setdiff1d(asked, gone), gone)
@@ -202,44 +212,51 @@ def _land_operations(
     at: Any,
     records: list[tuple[int, str, bool]],
     op_next: list[int],
-    real_next: list[int],
-) -> None:
-    offsets = []
-    for number, _, _ in records:
+) -> list[_Operation]:
+    """Add an epoch's operations. Output: them, with the offsets that they got."""
+    operations = []
+    for number, decision, is_answer in records:
         queue = number % QUEUES
-        offsets.append(op_next[queue])
+        operations.append(_Operation(number, decision, is_answer, op_next[queue]))
         op_next[queue] += 1
-
-    numbers = np.array([number for number, _, _ in records])
 
     rows.add(
         "op",
-        len(records),
-        queue_id=numbers % QUEUES,
-        queue_offset=offsets,
-        stored_at=[at] * len(records),
+        len(operations),
+        queue_id=[o.number % QUEUES for o in operations],
+        queue_offset=[o.offset for o in operations],
+        stored_at=[at] * len(operations),
         epoch=epoch,
         producer_group="shop",
-        decision=[decision for _, decision, _ in records],
-        half_offsets=[[n // QUEUES] for n, _, _ in records],
-        transaction_ids=[[transaction_id(int(n))] for n, _, _ in records],
-        from_check=[is_answer for _, _, is_answer in records],
-        check_id=[f"{n % QUEUES}-{n // QUEUES}-0-1" if a else None for n, _, a in records],
-        body=[b"%d," % (n // QUEUES) for n, _, _ in records],
+        decision=[o.decision for o in operations],
+        half_offsets=[[o.number // QUEUES] for o in operations],
+        transaction_ids=[[transaction_id(int(o.number))] for o in operations],
+        from_check=[o.is_answer for o in operations],
+        check_id=[
+            f"{o.number % QUEUES}-{o.number // QUEUES}-0-1" if o.is_answer else None
+            for o in operations
+        ],
+        body=[b"%d," % (o.number // QUEUES) for o in operations],
     )
+    return operations
 
-    ends = [(n, d, a, o) for (n, d, a), o in zip(records, offsets, strict=True) if d != "UNKNOWN"]
 
-    delivered: list[tuple[int | None, int | None]] = []
-    for number, decision, _, _ in ends:
-        if decision == "COMMIT" and number % 40 != 17:
-            queue = int(number // QUEUES % QUEUES)
-            delivered.append((queue, real_next[queue]))
+def _end_halves(
+    rows: SyntheticRows, epoch: int, at: Any, operations: list[_Operation], real_next: list[int]
+) -> None:
+    """Add what an epoch's operations end: outcomes, and messages that are delivered or delayed."""
+    ends = [o for o in operations if o.decision != "UNKNOWN"]
+
+    places: list[tuple[int | None, int | None]] = []  # real queue and offset
+    for end in ends:
+        if end.decision == "COMMIT" and not _is(end.number, 40, 17):
+            queue = int(end.number // QUEUES % QUEUES)
+            places.append((queue, real_next[queue]))
             real_next[queue] += 1
         else:
-            delivered.append((None, None))
+            places.append((None, None))
 
-    ended = np.array([n for n, _, _, _ in ends])
+    ended = np.array([end.number for end in ends])
 
     rows.add(
         "outcomes",
@@ -247,19 +264,24 @@ def _land_operations(
         queue_id=ended % QUEUES,
         queue_offset=ended // QUEUES,
         arm=0,
-        outcome=["COMMITTED" if d == "COMMIT" else "ROLLED_BACK" for _, d, _, _ in ends],
-        cause=["check_answer" if a else "operation" for _, _, a, _ in ends],
-        op_queue_offset=[o for _, _, _, o in ends],
+        outcome=["COMMITTED" if end.decision == "COMMIT" else "ROLLED_BACK" for end in ends],
+        cause=["check_answer" if end.is_answer else "operation" for end in ends],
+        op_queue_offset=[end.offset for end in ends],
         decided_at=[at] * len(ends),
         epoch=epoch,
         producer_group="shop",
-        transaction_id=[transaction_id(int(n)) for n in ended],
+        transaction_id=[transaction_id(int(number)) for number in ended],
         real_topic="orders",
-        real_queue_id=[q for q, _ in delivered],
-        real_queue_offset=[o for _, o in delivered],
+        real_queue_id=[queue for queue, _ in places],
+        real_queue_offset=[offset for _, offset in places],
     )
 
-    late = ended[ended % 40 == 17]
+    _delay(rows, epoch, at, ended[_is(ended, 40, 17)])
+    _deliver_delayed(rows, epoch, at, real_next)
+    _deliver(rows, epoch, at, [(o.number, *place) for o, place in zip(ends, places, strict=True)])
+
+
+def _delay(rows: SyntheticRows, epoch: int, at: Any, late: np.ndarray) -> None:
     rows.add(
         "delayed",
         len(late),
@@ -272,24 +294,25 @@ def _land_operations(
         epoch=epoch,
     )
 
-    _deliver_delayed(rows, epoch, at, real_next)
 
-    kept = [
-        (n, q, o) for (n, _, _, _), (q, o) in zip(ends, delivered, strict=True) if o is not None
-    ]
+def _deliver(
+    rows: SyntheticRows, epoch: int, at: Any, ended: list[tuple[int, int | None, int | None]]
+) -> None:
+    """Add messages of ended halves. Input: number, real queue and offset; null: none is sent."""
+    messages = [(number, queue, offset) for number, queue, offset in ended if offset is not None]
 
     rows.add(
         "topics/1",
-        len(kept),
-        queue_id=[q for _, q, _ in kept],
-        queue_offset=[o for _, _, o in kept],
-        stored_at=[at] * len(kept),
+        len(messages),
+        queue_id=[queue for _, queue, _ in messages],
+        queue_offset=[offset for _, _, offset in messages],
+        stored_at=[at] * len(messages),
         source="half",
         producer_group="shop",
         real_topic="orders",
         body=b"",
-        half_queue_id=[n % QUEUES for n, _, _ in kept],
-        half_queue_offset=[n // QUEUES for n, _, _ in kept],
+        half_queue_id=[number % QUEUES for number, _, _ in messages],
+        half_queue_offset=[number // QUEUES for number, _, _ in messages],
         epoch=epoch,
     )
 

@@ -42,7 +42,7 @@ FAULTS = {
         Fault(LostAnswer(), method="PUT", kind=LOG, every=4),
         Fault(LostAnswer(), method="PUT", kind=DATA, every=5),
     ],
-    # An epoch makes some 30 requests, many at once: a slow machine's passes this rate, too.
+    # A slow machine never made 60 requests within a second.
     "throttled": [Fault(Throttle(8))],
     "lists fail": [Fault(Status(503, "SlowDown"), kind=LIST, every=3)],
 }

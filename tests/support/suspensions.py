@@ -68,12 +68,13 @@ class Suspension(FaultPoints):
 
 
 def _stop_before_a_link() -> None:
-    """The process stops when it next has drafted an entry of a log, and has not yet named it."""
+    """The process stops once, when it has drafted an entry of a log and has not yet named it."""
     link = os.link
+    first = threading.Lock()  # tables are written side by side
 
     def stop_and_link(*names: Any, **options: Any) -> None:
-        os.link = link
-        stop_here()
+        if first.acquire(blocking=False):
+            stop_here()
         link(*names, **options)
 
     os.link = stop_and_link
@@ -229,8 +230,8 @@ def _require_sound(story: LightStory, folder: Path) -> None:
 def _logs(folder: Path) -> dict[str, bytes]:
     """Returns the logs of all tables: each commit, and so each version and each row.
 
-    Drafts of entries are left out, which no reader sees: other threads of a suspended driver are
-    within their own writes, and remove theirs when they go on.
+    Drafts of entries are left out, which no reader sees: a suspended driver's threads are within
+    their own writes, and remove their drafts when they go on, or leave them when it ends first.
     """
     return {
         str(path.relative_to(folder)): path.read_bytes()
