@@ -175,8 +175,8 @@ def spark_submit(
 def environment(file: Path) -> None:
     """Write the packages that executors need into FILE.
 
-    It is an archive, .tar.gz, for nodes with this machine's platform and minor version of Python;
-    our own code goes along with spark-submit.
+    It is an archive for nodes with this machine's platform and minor version of Python, compressed
+    (.tar.gz) or not (.tar); our own code goes along with spark-submit.
     """
     written = write_environment(file)
     click.echo(f"{written}: {written.stat().st_size / 1e6:.0f} MB, for --environment")

@@ -125,6 +125,11 @@ class Cluster:
         found = self._children("pyspark.daemon")
         return [process for process in found if _parent(process) in {p.pid for p in found}]
 
+    def executor_logs(self) -> str:
+        """Return what all executors have written, those that are gone, too."""
+        logs = sorted(self.folder.glob("worker-*/apps/*/*/stderr"))
+        return "".join(path.read_text(errors="replace") for path in logs)
+
     def _children(self, word: str) -> list[psutil.Process]:
         found = []
         for process in self._processes[1:]:

@@ -76,6 +76,22 @@ def test_archive_alone_is_enough_for_what_tasks_import(archive: Path, tmp_path: 
     assert done.returncode == 0, done.stderr
 
 
+def test_an_archive_can_be_left_uncompressed(archive: Path, tmp_path: Path) -> None:
+    plain = write_environment(tmp_path / "environment.tar")
+    with tarfile.open(plain, "r:") as whole, tarfile.open(archive, "r:gz") as packed:
+        assert whole.getnames() == packed.getnames()
+
+
+def test_an_archive_that_spark_would_not_unpack_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "environment.zip"
+    done = CliRunner().invoke(main, ["environment", str(path)])
+    assert done.exit_code == 1
+    assert done.stderr.strip().endswith(
+        "environment.zip: Spark knows an archive by its name, which must end in .tar.gz, .tgz or .tar"
+    )
+    assert not path.exists()
+
+
 def submit_line(*options: str) -> str:
     words = ["spark-submit", "--print", "--conf", "conf/local.toml", *options]
     done = CliRunner().invoke(main, words)
