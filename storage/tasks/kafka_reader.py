@@ -14,7 +14,7 @@ from __future__ import annotations
 import gc
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -36,6 +36,7 @@ _BATCH_BYTES: Final = 4 * 1024 * 1024
 _FIRST_RECORDS: Final = 4
 _NO_ANSWER_S: Final = 10.0
 _POLL_S: Final = 0.5
+_LEADERS_S: Final = 1.0
 # The text of a task's error when Kafka does not give the records: only the text crosses Spark.
 NOT_READ: Final = "Kafka's records could not be read"
 # Parts of that text: the records are gone; the client is refused.
@@ -127,37 +128,63 @@ def read_records(source: KafkaSource, ranges: Sequence[RecordRange]) -> Iterator
     if not wanted:
         return
 
-    with _kept_consumer(source) as consumer:
+    with _kept_consumer(source) as kept:
+        kept.find_leaders(record_range.topic for record_range in wanted)
         for record_range in wanted:
-            yield from _read_range(consumer, record_range)
-        consumer.unassign()
+            yield from _read_range(kept.consumer, record_range)
+        kept.consumer.unassign()
 
 
-_kept: list[tuple[KafkaSource, Any]] = []  # this process's consumer, at most one
+@dataclass
+class _KeptConsumer:
+    """A consumer, and the topics of which it knows the leaders."""
+
+    source: KafkaSource
+    consumer: Any
+    topics: set[str] = field(default_factory=set)
+
+    def find_leaders(self, topics: Iterable[str]) -> None:
+        new = set(topics) - self.topics
+        find_leaders(self.consumer, new)
+        self.topics |= new
+
+
+def find_leaders(consumer: Any, topics: Iterable[str]) -> None:
+    """Asks Kafka who leads the partitions of topics, before a consumer is assigned some of them.
+
+    librdkafka looks once a second for assigned topics that it does not know, and each would wait
+    for that. If Kafka does not answer, its own looks remain.
+    """
+    with suppress(_kafka().KafkaException):
+        for topic in topics:
+            consumer.list_topics(topic, timeout=_LEADERS_S)
+
+
+_kept: list[_KeptConsumer] = []  # this process's consumer, at most one
 
 
 @contextmanager
-def _kept_consumer(source: KafkaSource) -> Iterator[Any]:
+def _kept_consumer(source: KafkaSource) -> Iterator[_KeptConsumer]:
     """Lends this process's consumer of a Kafka. One that fails, or is left midway, is closed."""
-    consumer = _take_consumer(source)
+    kept = _take_consumer(source)
     try:
-        yield consumer
+        yield kept
     except _kafka().KafkaException as error:
-        consumer.close()
+        kept.consumer.close()
         raise UnreadRecordsError(f"{NOT_READ}: {error.args[0]}") from error
     except BaseException:
-        consumer.close()
+        kept.consumer.close()
         raise
 
     close_consumer()
-    _kept.append((source, consumer))
+    _kept.append(kept)
 
 
-def _take_consumer(source: KafkaSource) -> Any:
-    if _kept and _kept[0][0] == source:
-        return _kept.pop()[1]
+def _take_consumer(source: KafkaSource) -> _KeptConsumer:
+    if _kept and _kept[0].source == source:
+        return _kept.pop()
     try:
-        return _kafka().Consumer(source.consumer_config())
+        return _KeptConsumer(source, _kafka().Consumer(source.consumer_config()))
     except _kafka().KafkaException as error:
         raise UnreadRecordsError(f"{NOT_READ}: {error.args[0]}") from error
 
@@ -165,7 +192,7 @@ def _take_consumer(source: KafkaSource) -> Any:
 def close_consumer() -> None:
     """Closes the consumer that this process keeps, if there is one."""
     while _kept:
-        _kept.pop()[1].close()
+        _kept.pop().consumer.close()
 
 
 def _read_range(consumer: Any, wanted: RecordRange) -> Iterator[pa.RecordBatch]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 
@@ -136,14 +137,37 @@ def test_one_consumer_is_kept_from_one_landing_to_the_next(
     for start in range(0, 1_000, 100):
         ranges = [RecordRange(topic, p, start, start + 100) for p in (0, 1)]
         assert offsets_of(read_records(source, ranges)) == [*range(start, start + 100)] * 2
-        ((_, consumer),) = kafka_reader._kept
-        kept.add(id(consumer))
+        (one,) = kafka_reader._kept
+        kept.add(id(one.consumer))
     assert len(kept) == 1
 
     # A reader that is left midway leaves nothing behind that the next one would read.
     next(read_records(source, [RecordRange(topic, 0, 0, 1_000)])).num_rows  # noqa: B018
     again = read_records(source, [RecordRange(topic, 1, 990, 1_000)])
     assert offsets_of(again) == [*range(990, 1_000)]
+
+
+def test_a_new_consumer_asks_for_leaders_before_librdkafkas_look_each_second(
+    broker: Broker, unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
+    topics = [unique("first"), unique("second")]
+    for topic in topics:
+        make_topic(broker, topic)
+        write(broker, topic, "..")
+    client = {"debug": "topic", "log_level": 7, "logger": logging.getLogger("librdkafka")}
+    source = KafkaSource(broker.bootstrap_servers, client)
+    close_consumer()
+
+    with caplog.at_level(logging.DEBUG, "librdkafka"):
+        for topic in topics:
+            assert offsets_of(read_records(source, [RecordRange(topic, 0, 0, 2)])) == [0, 1]
+        (kept,) = kafka_reader._kept
+        kept.consumer.poll(0)  # hands over what was logged
+        close_consumer()
+
+    # So the look says what it did for a topic whose leaders nobody has asked for.
+    assert "STATE" in caplog.text
+    assert "NOINFO" not in caplog.text
 
 
 def test_offsets_that_are_gone_are_lost_input(
