@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from pipelines.errors import JobError
+from pipelines.kafka_client import connection
 from pipelines.kafka_client.admin import KafkaAdmin
 from pipelines.kafka_client.group_member import Member
 from pipelines.kafka_client.group_members import MemberGroup
@@ -35,6 +36,12 @@ from txlake.errors import LakeError
 
 HOUR_NS = 3_600_000_000_000
 Unique = Callable[[str], str]
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits less for a Kafka that does not answer."""
+    monkeypatch.setattr(connection, "REQUEST_TIMEOUT_S", 2.0)
 
 
 @pytest.fixture
