@@ -270,5 +270,9 @@ class Cluster:
                 "[kafka.client]"
             )
 
-        reason = "nothing in time" if kafka is None else kafka.str()
+        # librdkafka says which of its own steps ran out of time, and Python's future does not.
+        if kafka is None or kafka.code() == KafkaError._TIMED_OUT:
+            reason = "nothing in time"
+        else:
+            reason = kafka.str()
         return KafkaAwayError(f"Kafka at {self._servers} did not answer ({request}): {reason}")

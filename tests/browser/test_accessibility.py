@@ -1,4 +1,4 @@
-"""Every page of the console by axe-core, in both themes and two widths, with a picture of each theme."""
+"""Every page of the console by axe-core, in both themes and two widths, with pictures."""
 
 from __future__ import annotations
 

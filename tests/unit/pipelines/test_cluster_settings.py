@@ -86,9 +86,8 @@ def test_an_archive_that_spark_would_not_unpack_is_not_written(tmp_path: Path) -
     path = tmp_path / "environment.zip"
     done = CliRunner().invoke(main, ["environment", str(path)])
     assert done.exit_code == 1
-    assert done.stderr.strip().endswith(
-        "environment.zip: Spark knows an archive by its name, which must end in .tar.gz, .tgz or .tar"
-    )
+    assert "environment.zip: Spark knows an archive by its name" in done.stderr
+    assert "must end in .tar.gz, .tgz or .tar" in done.stderr
     assert not path.exists()
 
 
