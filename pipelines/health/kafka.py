@@ -15,7 +15,6 @@ from pipelines.kafka_client.connection import REQUEST_TIMEOUT_S, Cluster, client
 from pipelines.kafka_client.source_log import SourceLog
 from pipelines.settings import KafkaSettings, Settings
 from storage.lake.epochs import Plan
-from storage.tasks.kafka_reader import find_leaders
 from storage.wire.record_kinds import ADMIN
 from txlake.protocol import check_topic
 
@@ -107,7 +106,6 @@ def _oldest_stored_at(
     stored_at: dict[Partition, int] = {}
 
     try:
-        find_leaders(consumer, {topic for topic, _ in starts})
         consumer.assign([TopicPartition(*partition, start) for partition, start in starts.items()])
         deadline = time.monotonic() + _OLDEST_S
         while len(stored_at) < len(starts) and time.monotonic() < deadline:

@@ -16,7 +16,6 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from pipelines.errors import KafkaAwayError
 from pipelines.kafka_client.connection import REQUEST_TIMEOUT_S, Cluster, client_config
-from storage.tasks.kafka_reader import find_leaders
 from txlake import protocol as p
 
 Partition = tuple[str, int]  # Kafka topic, partition
@@ -74,7 +73,6 @@ def read_committed(
 
     consumer = _consumer(bootstrap_servers, client)
     try:
-        find_leaders(consumer, {topic for topic, _ in remaining})
         consumer.assign(
             [TopicPartition(*partition, starts[partition]) for partition in sorted(remaining)]
         )
@@ -142,7 +140,6 @@ def find_record(
     low, high = span
     consumer = _consumer(bootstrap_servers, client)
     try:
-        find_leaders(consumer, {partition[0]})
         while low < high:
             middle = (low + high) // 2
             message = _first_published(consumer, partition, middle, high)

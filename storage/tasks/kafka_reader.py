@@ -144,20 +144,17 @@ class _KeptConsumer:
     topics: set[str] = field(default_factory=set)
 
     def find_leaders(self, topics: Iterable[str]) -> None:
+        """Asks Kafka who leads the partitions of topics, before they are assigned.
+
+        A consumer that is assigned one topic after the other would wait for each but the first:
+        librdkafka looks once a second for topics that it does not know. If Kafka does not answer,
+        these looks remain.
+        """
         new = set(topics) - self.topics
-        find_leaders(self.consumer, new)
+        with suppress(_kafka().KafkaException):
+            for topic in new:
+                self.consumer.list_topics(topic, timeout=_LEADERS_S)
         self.topics |= new
-
-
-def find_leaders(consumer: Any, topics: Iterable[str]) -> None:
-    """Asks Kafka who leads the partitions of topics, before a consumer is assigned some of them.
-
-    librdkafka looks once a second for assigned topics that it does not know, and each would wait
-    for that. If Kafka does not answer, its own looks remain.
-    """
-    with suppress(_kafka().KafkaException):
-        for topic in topics:
-            consumer.list_topics(topic, timeout=_LEADERS_S)
 
 
 _kept: list[_KeptConsumer] = []  # this process's consumer, at most one

@@ -52,6 +52,11 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_environment(tmp_path_factory.mktemp("environment") / "environment.tar")
 
 
+@pytest.fixture(scope="module")
+def compressed_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_environment(tmp_path_factory.mktemp("environment") / "environment.tar.gz")
+
+
 def submitted(cluster: Cluster, environment: Path, conf: Path) -> list[str]:
     return [
         *TXLAKE,
@@ -148,10 +153,14 @@ def test_traffic_and_kills_on_a_cluster_lose_nothing_and_double_nothing(
             wait_until(lambda found=found: kill_one(found()), what, seen=log.read_text)
             traffic.send(30)
             run_until_delivered(running, f"all, after {what} was killed")
+
         # Both have run Python: an executor that still unpacks its archive is lost on a full disk.
-        while len(cluster.daemons()) < WORKERS:
+        def have_run_python() -> bool:
             traffic.send(10)
             run_until_delivered(running, "all, while the other executor begins")
+            return len(cluster.daemons()) == WORKERS
+
+        wait_until(have_run_python, "Python on both executors", seen=log.read_text)
         full, other = cluster.executors()
         assert compiles_as_asked(full), "with our options, then the user's"
 
@@ -294,7 +303,7 @@ def test_a_lake_in_a_store_is_written_by_a_cluster_and_its_secrets_by_nobody(
 
 
 def test_a_lake_that_executors_do_not_see_is_refused_in_one_sentence(
-    broker: Broker, tmp_path: Path, unique: Unique, cluster: Cluster, environment: Path
+    broker: Broker, tmp_path: Path, unique: Unique, cluster: Cluster, compressed_environment: Path
 ) -> None:
     conf = write_conf(broker, tmp_path, unique("unseen"))
     here = tmp_path / "here"
@@ -304,7 +313,7 @@ def test_a_lake_that_executors_do_not_see_is_refused_in_one_sentence(
     log = tmp_path / "job.log"
     with log.open("wb") as output:
         done = subprocess.run(
-            submitted(cluster, environment, conf),
+            submitted(cluster, compressed_environment, conf),
             cwd=here,
             timeout=DEADLINE_S,
             stdout=output,
