@@ -38,9 +38,11 @@ _UNIQUE = {"queue_offset", "half_queue_offset", "transaction_id", "keys", "born_
 _NESTED = ["properties.key_value.key", "properties.key_value.value"]
 # A reader has a few groups in memory at a time.
 GROUP_BYTES: Final = 4 * 1024 * 1024
-# Level -3 of zstd takes half of Snappy's time for JSON, and its files are no larger. Bytes that
-# cannot be compressed take neither any time (DECISIONS.md 2).
-_COMPRESSION: Final = {"compression": "zstd", "compression_level": -3}
+# It takes half of Snappy's time for JSON bodies, and its files are no larger. Bytes that cannot be
+# compressed take neither any time (DECISIONS.md 2).
+_QUICK_ZSTD: Final = -3
+# Each column has a context of zstd: with few rows these take longer than the rows.
+_SNAPPY_BYTES: Final = 256 * 1024
 # How long a task's file can take to be seen here: some file systems, NFS among them, have caches.
 VISIBLE_S = 10.0
 _PAUSE_S = 0.1
@@ -71,12 +73,21 @@ def new_name(epoch: int) -> str:
 class FileWriter:
     """One new file of a table, whose rows come in parts; each part is written when it comes.
 
-    Input: parts of the table's schema; `options`: for pyarrow's ParquetWriter.
+    Input: `first`: the part to be written first: its schema is the file's, and by its size the file
+    is compressed; `zstd_level`: how well, unless it is small.
     """
 
     def __init__(
-        self, location: LakeLocation, table: str, name: str, schema: pa.Schema, **options: Any
+        self,
+        location: LakeLocation,
+        table: str,
+        name: str,
+        first: pa.Table,
+        zstd_level: int = _QUICK_ZSTD,
     ) -> None:
+        schema = first.schema
+        is_small = first.nbytes < _SNAPPY_BYTES
+
         self._table = table
         self._name = name
         self._rows = 0
@@ -90,7 +101,8 @@ class FileWriter:
             use_dictionary=[n for n in schema.names if n not in _UNIQUE] + _NESTED,
             write_statistics=[field.name for field in schema if _has_order(field.type)],
             store_schema=False,
-            **{**_COMPRESSION, **options},
+            compression="snappy" if is_small else "zstd",
+            compression_level=None if is_small else zstd_level,
         )
 
     def write(self, rows: pa.Table, group_rows: int = 0) -> None:
@@ -128,13 +140,13 @@ def write_file(
     name: str,
     rows: pa.Table,
     group_rows: int = 0,
-    **options: Any,
+    zstd_level: int = _QUICK_ZSTD,
 ) -> DataFile:
     """Writes rows into one new file of a table.
 
-    Input: rows of the table's schema; `group_rows`, `options`: as of `FileWriter`.
+    Input: rows of the table's schema; `group_rows`, `zstd_level`: as of `FileWriter`.
     """
-    file = FileWriter(location, table, name, rows.schema, **options)
+    file = FileWriter(location, table, name, rows, zstd_level)
     file.write(rows, group_rows)
     return file.close()
 

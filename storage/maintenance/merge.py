@@ -113,8 +113,7 @@ def _write(lake: Lake, table: str, name: str, rows: pa.Table) -> DataFile:
         name,
         rows,
         group_rows=max(_GROUP_ROWS_MIN, min(maximum, rows_by_bytes)),
-        compression="zstd",
-        compression_level=1,
+        zstd_level=1,
     )
 
 

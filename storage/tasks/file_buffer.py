@@ -58,9 +58,7 @@ class FileBuffer:
         rows = in_file_order(table, pa.concat_tables(self._rows.pop(table)))
 
         if table not in self._open:
-            self._open[table] = FileWriter(
-                self._location, table, new_name(self._epoch), rows.schema
-            )
+            self._open[table] = FileWriter(self._location, table, new_name(self._epoch), rows)
         self._open[table].write(rows)
 
 

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
@@ -82,8 +83,9 @@ def test_a_reader_needs_what_the_page_says(sound_lake: Path, tmp_path: Path) -> 
         assert (versions.min_reader_version, versions.min_writer_version) == (1, 2), table
         codecs |= {codec for path in delta.file_uris() for codec in codecs_of(path)}
 
-    (tmp_path / "topics" / "1").mkdir(parents=True)  # as an epoch writes messages
-    write_file(Lake(str(tmp_path)).location, "topics/1", "new.parquet", lake.read("topics/1"))
+    (tmp_path / "topics" / "1").mkdir(parents=True)  # as an epoch writes many messages
+    many = pa.concat_tables([lake.read("topics/1")] * 1_000)
+    write_file(Lake(str(tmp_path)).location, "topics/1", "new.parquet", many)
     codecs |= codecs_of(f"{tmp_path}/topics/1/new.parquet")
     assert codecs == {"ZSTD", "SNAPPY"}
 

@@ -94,6 +94,12 @@ def test_row_group_of_large_bodies_has_few_rows(location: LakeLocation) -> None:
     assert max(groups(location, "half", "one.parquet")) <= 4
 
 
+def codecs(location: LakeLocation, name: str) -> set[str]:
+    """Return how the columns of a file of `half` are compressed."""
+    columns = pq.ParquetFile(f"{location.path}/half/{name}").metadata.row_group(0)
+    return {columns.column(number).compression for number in range(columns.num_columns)}
+
+
 def test_new_files_are_compressed_quickly_and_merged_ones_well(location: LakeLocation) -> None:
     rows = halves(0, 2_000)
     digits = [
@@ -101,12 +107,24 @@ def test_new_files_are_compressed_quickly_and_merged_ones_well(location: LakeLoc
     ]
     rows = rows.set_column(rows.schema.get_field_index("body"), rows.schema.field("body"), [digits])
     new = write_file(location, "half", "new.parquet", rows)
-    merged = write_file(location, "half", "merged.parquet", rows, compression_level=1)
-    columns = pq.ParquetFile(f"{location.path}/half/new.parquet").metadata.row_group(0)
-    codecs = {columns.column(n).compression for n in range(columns.num_columns)}
-    assert codecs == {"ZSTD"}
+    merged = write_file(location, "half", "merged.parquet", rows, zstd_level=1)
+    assert codecs(location, "new.parquet") == {"ZSTD"}
     body_bytes = sum(map(len, digits))
     assert merged.size_bytes < 0.75 * body_bytes < new.size_bytes < body_bytes
+
+
+def test_a_file_of_few_rows_has_no_context_of_zstd_for_each_column(location: LakeLocation) -> None:
+    few = halves(0, 100)
+    write_file(location, "half", "new.parquet", few)
+    write_file(location, "half", "merged.parquet", few, zstd_level=1)
+    assert codecs(location, "new.parquet") == codecs(location, "merged.parquet") == {"SNAPPY"}
+
+    # A task's file goes by its first part, and that is a whole row group if more comes.
+    files = FileBuffer(location, 1)
+    files.add("half", halves(0, 8, body_bytes=1 << 20))
+    files.add("half", few)
+    (file,) = files.write()["half"]
+    assert codecs(location, file.path) == {"ZSTD"}
 
 
 def test_statistics_of_parts_are_those_of_all_rows_together(location: LakeLocation) -> None:
@@ -121,7 +139,7 @@ def test_statistics_of_parts_are_those_of_all_rows_together(location: LakeLocati
     )
     rows = to_rows(frame, OUTCOMES, epoch=3)
     whole = write_file(location, "outcomes", "whole.parquet", rows)
-    in_parts = FileWriter(location, "outcomes", "parts.parquet", rows.schema)
+    in_parts = FileWriter(location, "outcomes", "parts.parquet", rows)
     for start in range(0, 60, 7):
         in_parts.write(rows.slice(start, 7))
     file = in_parts.close()
