@@ -1,6 +1,6 @@
 """A consumer of the benchmark, by the SDK: read everything, commit, measure how old messages are.
 
-Its count does not have those messages that only a check ended (tag `late`): the producer counts
+Its count does not have those messages that only a check ended (KEYS `late`): the producer counts
 what it committed, and compares.
 """
 
@@ -41,11 +41,11 @@ def consume(
         while not ended.is_set():
             messages = consumer.poll(0.2, max_records=RECORDS_MAX)
             now = time.time()
-            count += sum(message.tags != LATE for message in messages)
+            count += sum(message.keys != LATE for message in messages)
             consumed.write(count)
 
             for message in messages[::EVERY]:
-                if message.born_at is not None and message.tags != LATE:
+                if message.born_at is not None and message.keys != LATE:
                     samples.append((now, round((now - message.born_at.timestamp()) * 1000)))
 
             if messages and time.monotonic() > commit_at:

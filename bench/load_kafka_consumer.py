@@ -17,9 +17,8 @@ from bench.load_consumer import EVERY, GROUP, RECORDS_MAX, begin
 from bench.load_producer import LATE
 from bench.sample_data import TOPIC
 from pipelines.settings import PublisherSettings, load
-from txlake.protocol import TAGS
 
-_LATE = (TAGS, LATE.encode())
+_LATE = LATE.encode()
 
 
 def consume(
@@ -46,7 +45,7 @@ def consume(
         while not ended.is_set():
             messages = [m for m in consumer.consume(RECORDS_MAX, 0.2) if m.error() is None]
             now = time.time()
-            own = [m for m in messages if _LATE not in (m.headers() or ())]
+            own = [m for m in messages if m.key() != _LATE]
             count += len(own)
             consumed.write(count)
             samples += [(now, round(now * 1000 - m.timestamp()[1])) for m in own[::EVERY]]

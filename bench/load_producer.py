@@ -33,7 +33,7 @@ from txlake import (
     TransactionProducer,
 )
 
-LATE = "late"  # the tag of messages whose end comes only by a check
+LATE = "late"  # KEYS of messages whose end comes only by a check; in Kafka, the record's key
 _TICK_S = 0.01
 
 
@@ -64,18 +64,18 @@ class Sender:
         drawn = self._random.random()
         mix = self._mix
         state = LocalTransactionState.COMMIT_MESSAGE
-        tags = None
+        keys = None
 
         if drawn < mix.rolled_back:
             state = LocalTransactionState.ROLLBACK_MESSAGE
         elif drawn < mix.rolled_back + mix.unanswered:
             state = LocalTransactionState.UNKNOWN
-            tags = LATE
+            keys = LATE
         else:
             self.committed += 1
 
         message = Message(
-            TOPIC, next(self._bodies), tags=tags, properties=user_properties(self.sent)
+            TOPIC, next(self._bodies), keys=keys, properties=user_properties(self.sent)
         )
 
         self.sent += 1
