@@ -14,8 +14,9 @@ from tests.support.notebook_lake import shop_rows, write_lake
 from tests.support.operator import write_conf
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """A browser. While it runs this thread has Playwright's event loop: asyncio runs no other."""
     with chromium() as running:
         yield running
 
