@@ -22,12 +22,13 @@ from pipelines.publish.records import Record
 from pipelines.settings import PublisherSettings
 
 _TRANSACTION_S: Final = 60.0  # for each request of a transaction
-# Records in librdkafka: with eight headers one of 256 B takes 1.2 KB there.
-_QUEUED_MAX: Final = 10_000
-_QUEUED_KBYTES: Final = 12_288
+# Records in librdkafka: with eight headers one of 256 B takes 1.2 KB there. More of them take
+# memory, and are no longer in the processor's cache when they are sent (DECISIONS.md 31).
+_QUEUED_MAX: Final = 4_000
+_QUEUED_KBYTES: Final = 6_144
 _BATCH_BYTES: Final = 1_000_000  # librdkafka's default
 _POLL_S: Final = 0.1
-_ROOM_S: Final = 0.01  # a tenth of what the queue holds has gone by then
+_ROOM_S: Final = 0.01  # a third of what the queue holds has gone by then
 
 # Another process has the same transactional id, or had it since.
 _FENCED_CODES: Final = (
