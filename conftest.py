@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import math
 import os
+from contextlib import suppress
 
 import pytest
 
@@ -48,6 +50,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
         config.hook.pytest_deselected(items=long)
         items[:] = quick
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Fails a test to which another file has left an event loop: asyncio runs no second one."""
+    if "tests/browser/" in item.nodeid:
+        return  # a browser has one until its file ends
+
+    with suppress(RuntimeError):
+        pytest.fail(f"left by a file before: {asyncio.get_running_loop()}")
 
 
 def pytest_collection_finish() -> None:

@@ -23,7 +23,7 @@ from pipelines.settings import PublisherSettings
 
 _TRANSACTION_S: Final = 60.0  # for each request of a transaction
 # Records in librdkafka: with eight headers one of 256 B takes 1.2 KB there. More of them take
-# memory, and are no longer in the processor's cache when they are sent (DECISIONS.md 31).
+# more memory, and no less time (DECISIONS.md 31).
 _QUEUED_MAX: Final = 4_000
 _QUEUED_KBYTES: Final = 6_144
 _BATCH_BYTES: Final = 1_000_000  # librdkafka's default

@@ -119,6 +119,11 @@ def test_a_file_of_few_rows_has_no_context_of_zstd_for_each_column(location: Lak
     write_file(location, "half", "merged.parquet", few, zstd_level=1)
     assert codecs(location, "new.parquet") == codecs(location, "merged.parquet") == {"SNAPPY"}
 
+    write_file(location, "half", "below.parquet", halves(0, 1, body_bytes=255 * 1024))
+    write_file(location, "half", "above.parquet", halves(0, 1, body_bytes=256 * 1024))
+    assert codecs(location, "below.parquet") == {"SNAPPY"}
+    assert codecs(location, "above.parquet") == {"ZSTD"}
+
     # A task's file goes by its first part, and that is a whole row group if more comes.
     files = FileBuffer(location, 1)
     files.add("half", halves(0, 8, body_bytes=1 << 20))
