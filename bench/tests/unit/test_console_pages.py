@@ -14,6 +14,7 @@ def test_every_page_is_measured() -> None:
     assert not measured & set(console_pages.NOT_MEASURED)
 
 
+@pytest.mark.soak
 def test_each_page_of_a_small_lake_is_there(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

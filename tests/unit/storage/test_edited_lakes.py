@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from storage.errors import LakeError
+from tests.support.crossing import crossing
 from tests.support.damage import (
     ORDERS,
     TRANSACTION,
@@ -64,8 +65,7 @@ def edited(table: Path, change: Callable[[Add], object]) -> None:
     raise AssertionError(f"nothing was added to {table}")
 
 
-@pytest.mark.parametrize("name", EDITS)
-@pytest.mark.parametrize("table", ["half", ORDERS])
+@pytest.mark.parametrize(("table", "name"), crossing(["half", ORDERS], tuple(EDITS)))
 def test_an_edited_log_is_named_or_answered_and_nothing_is_written(
     table: str, name: str, lake_copy: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,38 @@
+"""Crossings: each row with each column. `make test` runs a part of them, `make soak` the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import product
+from typing import Any
+
+import pytest
+
+Pair = tuple[Any, Any]
+
+
+def crossing(
+    rows: Sequence[Any],
+    columns: Sequence[Any],
+    *,
+    whole: Iterable[Any] = (),
+    without: Callable[[Pair], bool] = lambda _: False,
+) -> list[Any]:
+    """Returns the pairs as parameters; those beyond a part have the mark `soak`.
+
+    Input: `whole`: rows that are run with every column; `without`: pairs that are no case.
+    Output: without the mark, each other row has a column, and each column has a row: one after the
+    other, beginning again at the end of the shorter of both.
+    """
+    turns = min(len(rows), len(columns))
+    others = [row for row in rows if row not in set(whole)]
+    parameters = []
+
+    for row, (number, column) in product(rows, enumerate(columns)):
+        if without((row, column)):
+            continue
+        is_turn = row not in others or (others.index(row) - number) % turns == 0
+        marks = () if is_turn else (pytest.mark.soak,)
+        parameters.append(pytest.param(row, column, id=f"{row}-{column}", marks=marks))
+
+    return parameters
