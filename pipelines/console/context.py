@@ -11,7 +11,7 @@ from pipelines.console.session import SentForms, Sessions
 from pipelines.health.facts import Facts
 from pipelines.settings import Settings
 from storage.lake.lake import Lake
-from storage.maintenance.topic_retention import Retention
+from storage.maintenance.limits import Retention
 
 
 @dataclass(frozen=True)

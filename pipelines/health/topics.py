@@ -17,7 +17,8 @@ from storage.lake.integrity import require_readable
 from storage.lake.lake import Lake
 from storage.lake.pruned import read_rows
 from storage.lake.table import queue_floor
-from storage.maintenance.topic_retention import Retention
+from storage.maintenance.limits import Retention
+from storage.maintenance.topic_retention import retention_of
 from storage.rows import milliseconds
 from txlake._committed import NAMED_EPOCHS_MAX
 from txlake.protocol import FOREVER, UNDELIVERABLE_TOPIC
@@ -79,7 +80,7 @@ def _topic(lake: Lake, row: Row, default: Retention | None) -> Row:
 
     files = lake.table(table).files()
     handle = lake.handle(table)
-    own = Retention(-2, -2).of(handle)  # -2: the topic has no limit of its own
+    own = retention_of(handle, Retention(-2, -2))  # -2: the topic has no limit of its own
     if row["topic"] == UNDELIVERABLE_TOPIC:  # an operator can still resume each message
         own = Retention()
     default_ms, default_bytes = (None, None) if default is None else (default.ms, default.bytes)

@@ -5,24 +5,22 @@ kinds of files. Tasks read by librdkafka, on machines that lack the files. So ce
 are read here and handed over as PEM text.
 
     StartError    a file that cannot be read or has wrong content; it names the setting
+
+`cryptography` is imported where a client has a key of its own: it would be a sixth of what a short
+command takes to start.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
-
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-    pkcs12,
-)
+from typing import TYPE_CHECKING, Final
 
 from pipelines.errors import StartError
 from pipelines.settings import KafkaSettings
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
 # librdkafka's names of the settings that are translated below. The Java client has the others, too,
 # or ignores them: then they tune librdkafka, and do not say who may connect.
@@ -179,17 +177,21 @@ def _pem(client: Mapping[str, str], name: str) -> str:
 
 def _pkcs8(client: Mapping[str, str], pem: str) -> str:
     """Returns a key in PKCS#8, the only form that Java reads, from any form of PEM."""
+    from cryptography.hazmat.primitives import serialization
+
     password = client["ssl.key.password"].encode() if "ssl.key.password" in client else None
     try:
-        loaded = load_pem_private_key(pem.encode(), password)
+        loaded = serialization.load_pem_private_key(pem.encode(), password)
     except (ValueError, TypeError) as error:
         path = Path(client.get("ssl.key.location", "ssl.key.pem"))
         raise _config_error("ssl.key.location", path, f"{error}") from None
-    return loaded.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    return _as_pkcs8(loaded)
 
 
 def _from_pkcs12(client: Mapping[str, str]) -> tuple[str, str]:
     """Returns the chain and the key of a PKCS#12 store."""
+    from cryptography.hazmat.primitives.serialization import Encoding, pkcs12
+
     path = Path(client["ssl.keystore.location"])
     password = client.get("ssl.keystore.password", "").encode()
     data = _read("ssl.keystore.location", path)
@@ -203,7 +205,14 @@ def _from_pkcs12(client: Mapping[str, str]) -> tuple[str, str]:
 
     certificates = [certificate.public_bytes(Encoding.PEM) for certificate in (own, *others)]
     chain = b"".join(certificates).decode()
-    return chain, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    return chain, _as_pkcs8(key)
+
+
+def _as_pkcs8(key: PrivateKeyTypes) -> str:
+    """Returns a key as PEM without a password."""
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
 
 def _read(setting: str, path: Path) -> bytes:

@@ -15,8 +15,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from cryptography import x509
-
 from pipelines.kafka_client.options import to_java_config
 
 _TIMEOUT_S: Final = 3.0
@@ -64,6 +62,8 @@ def _expiry_text(client: Mapping[str, str]) -> str:
     own = to_java_config(client).get("ssl.keystore.certificate.chain", "")
     if not own:
         return ""
+
+    from cryptography import x509
 
     until = x509.load_pem_x509_certificate(own.encode()).not_valid_after_utc
     if until > dt.datetime.now(dt.timezone.utc):

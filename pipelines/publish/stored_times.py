@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from txlake._delta_files import DeltaFiles, translating_errors
 from txlake._lake import Lake
 
-_KEPT_ROWS_MAX: Final = 1_000_000  # 16 bytes each
+_KEPT_ROWS_MAX: Final = 400_000  # two epochs of the largest size by default; 16 bytes each
 _QUEUE_BITS: Final = 44  # of a place as one number: the queue stands above them
 _MISSING: Final = -1
 Array = Any

@@ -14,8 +14,7 @@ from pipelines.settings.bodies import BodySettings
 from pipelines.settings.publish import PublisherSettings
 from pipelines.settings.security import SecuritySettings
 from storage.files.location import LakeLocation, lake_location
-from storage.maintenance.limits import MaintenanceLimits
-from storage.maintenance.topic_retention import Retention
+from storage.maintenance.limits import MaintenanceLimits, Retention
 from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
 from txlake import protocol as p
 from txlake._paths import require_meant

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 
 from storage.files.order import table_kind
-from storage.maintenance.topic_retention import Retention
+from txlake.protocol import FOREVER
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How long a topic keeps its messages. Units: ms, bytes; -1: without a limit."""
+
+    ms: int = FOREVER
+    bytes: int = FOREVER
 
 
 @dataclass(frozen=True)

@@ -33,15 +33,15 @@ from storage.lake.aging import epoch_times
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
 from storage.maintenance.expiry import EXPIRING, Expiry, delete, undeliverable_tables
-from storage.maintenance.limits import MaintenanceLimits, StepResult
+from storage.maintenance.limits import MaintenanceLimits, Retention, StepResult
 from storage.maintenance.merge import files_of, merge
 from storage.maintenance.merge_plan import MergeLimits, TableFile, all_merges, next_merge
 from storage.maintenance.topic_retention import (
-    Retention,
     alter,
     expired,
     floors,
     queue_ends,
+    retention_of,
     set_properties,
 )
 from storage.schemas import TABLES
@@ -184,7 +184,7 @@ class Maintenance:
         return all(end <= published.get(queue_id, 0) for queue_id, end in ends.items())
 
     def _retention(self, table: str) -> Retention:
-        return self.limits.topics.of(self.lake.handle(table))
+        return retention_of(self.lake.handle(table), self.limits.topics)
 
     def _merge_limits(self, table: str) -> MergeLimits:
         """Returns the limits of merging: by spans of time if rows expire, else all together."""

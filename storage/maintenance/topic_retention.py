@@ -21,13 +21,13 @@ stays; so does a file here.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from storage.lake.lake import Lake
+from storage.maintenance.limits import Retention
 from storage.maintenance.merge_plan import TableFile
 from txlake.protocol import DELETED_EPOCH_ID, FOREVER, RETENTION_BYTES, RETENTION_MS, floor_id
 
@@ -35,17 +35,10 @@ _FILES = 256  # that one commit deletes, about
 _PROPERTY = "txlake."  # before Kafka's names
 
 
-@dataclass(frozen=True)
-class Retention:
-    """How long a topic keeps its messages. Units: ms, bytes; -1: without a limit."""
-
-    ms: int = FOREVER
-    bytes: int = FOREVER
-
-    def of(self, handle: DeltaTable) -> Retention:
-        """Returns the retention of a topic's table: its own, else this one."""
-        own = configs_of(handle)
-        return Retention(own.get(RETENTION_MS, self.ms), own.get(RETENTION_BYTES, self.bytes))
+def retention_of(handle: DeltaTable, default: Retention) -> Retention:
+    """Returns the retention of a topic's table: its own, else the one that topics have."""
+    own = configs_of(handle)
+    return Retention(own.get(RETENTION_MS, default.ms), own.get(RETENTION_BYTES, default.bytes))
 
 
 def configs_of(handle: DeltaTable) -> dict[str, int]:

@@ -16,9 +16,8 @@ from storage.lake.epochs import Plan
 from storage.lake.floor import FLOOR, Floor
 from storage.lake.lake import Lake
 from storage.lake.snapshots import Snapshot
-from storage.maintenance.limits import StepResult
+from storage.maintenance.limits import Retention, StepResult
 from storage.maintenance.maintenance import Maintenance
-from storage.maintenance.topic_retention import Retention
 from storage.schemas import SNAPSHOT
 from tests.support.damage import WholeJob
 from tests.support.in_memory_job import TOPICS

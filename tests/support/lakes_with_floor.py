@@ -9,7 +9,7 @@ from pipelines.replay import verification
 from storage.lake.integrity import require_intact, require_recorded
 from storage.lake.lake import Lake
 from storage.lake.progress import read_progress
-from storage.maintenance.topic_retention import Retention
+from storage.maintenance.limits import Retention
 from storage.verify.run import verify
 from tests.support.aging_job import AgingJob, live
 from txlake.protocol import COMMIT

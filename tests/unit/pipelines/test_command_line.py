@@ -191,6 +191,14 @@ def test_a_command_that_reads_a_lake_imports_neither_pandas_nor_kafka(lake: str)
     assert imported([f"{command} --lake {lake}" for command in READING], WITHOUT_KAFKA) == []
 
 
+def test_settings_and_a_connection_import_no_reader_of_keys_and_no_client_of_stores() -> None:
+    program = (
+        "import sys, pipelines.kafka_client.connection\n"
+        "print({'cryptography', 'obstore', 'pyarrow.dataset'} & sys.modules.keys())\n"
+    )
+    assert run(program).stdout == "set()\n"
+
+
 def test_the_sdk_imports_a_module_with_the_first_of_its_names() -> None:
     program = (
         "import sys, txlake\n"

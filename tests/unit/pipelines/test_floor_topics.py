@@ -12,7 +12,8 @@ from pipelines.replay import rebuild
 from storage.lake.lake import Lake
 from storage.lake.progress import read_progress
 from storage.lake.table import deleted_epoch, queue_floor
-from storage.maintenance.topic_retention import Retention, alter, configs_of
+from storage.maintenance.limits import Retention
+from storage.maintenance.topic_retention import alter, configs_of
 from tests.support.aging_job import EPOCH_MS, AgingJob, live
 from tests.support.epoch_harness import decided_rows_of
 from tests.support.lakes_with_floor import LIMITS, delete_old_rows, make_old_job, require_sound

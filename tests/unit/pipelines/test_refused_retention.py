@@ -22,9 +22,9 @@ from storage.errors import OwnerError
 from storage.lake.lake import Lake
 from storage.lake.progress import read_progress
 from storage.maintenance.expiry import delete
-from storage.maintenance.limits import StepResult
+from storage.maintenance.limits import Retention, StepResult
 from storage.maintenance.merge import files_of
-from storage.maintenance.topic_retention import Retention, floors
+from storage.maintenance.topic_retention import floors
 from storage.rows import milliseconds
 from tests.support.in_memory_job import InMemoryJob
 from tests.support.listeners import refuse, run_until

@@ -18,10 +18,10 @@ from storage.lake.integrity import require_intact, require_readable, require_rec
 from storage.lake.lake import Lake
 from storage.lake.progress import read_progress
 from storage.lake.table import deleted_epoch, queue_floor
-from storage.maintenance.limits import StepResult
+from storage.maintenance.limits import Retention, StepResult
 from storage.maintenance.maintenance import Maintenance
 from storage.maintenance.merge_plan import TableFile
-from storage.maintenance.topic_retention import Retention, expired
+from storage.maintenance.topic_retention import expired
 from storage.verify.run import verify
 from tests.support.damage import WholeJob
 from tests.support.maintenance_rounds import NOW_GONE
