@@ -27,6 +27,10 @@ _TRANSACTION_S: Final = 60.0  # for each request of a transaction
 _QUEUED_MAX: Final = 4_000
 _QUEUED_KBYTES: Final = 6_144
 _BATCH_BYTES: Final = 1_000_000  # librdkafka's default
+# While a full batch waits for requests before it, librdkafka's thread polls without a pause.
+_IN_FLIGHT: Final = {"max.in.flight.requests.per.connection": 1}
+# How long records are collected for a batch that is not full; a commit sends them at once.
+_LINGER_MS: Final = 20
 _POLL_S: Final = 0.1
 _ROOM_S: Final = 0.01  # a third of what the queue holds has gone by then
 
@@ -89,6 +93,7 @@ class Transactions:
         self, settings: PublisherSettings, lake_id: str, batch_bytes_max: int, **options: Any
     ) -> None:
         config = {
+            **_IN_FLIGHT,  # a destination far away can want more: its client settings go before
             **client_config(settings.bootstrap_servers, settings.client),
             "transactional.id": transactional_id(lake_id, settings.name),
             "transaction.timeout.ms": settings.transaction_timeout_ms,
@@ -97,7 +102,7 @@ class Transactions:
             "queue.buffering.max.messages": _QUEUED_MAX,
             "queue.buffering.max.kbytes": _QUEUED_KBYTES,
             "batch.num.messages": 100_000,
-            "linger.ms": 5,
+            "linger.ms": _LINGER_MS,
             # Kafka ends a transaction a moment after it says so, and the next one waits for it.
             "retry.backoff.ms": 10,
             **options,

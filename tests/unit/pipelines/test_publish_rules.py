@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from pipelines.errors import StartError
 from pipelines.publish.committed import (
     CommittedEpochs,
     CommittedRows,
@@ -45,6 +46,7 @@ from pipelines.publish.progress import (
 from pipelines.publish.records import RecordMaker
 from pipelines.publish.stored_times import StoredTimes
 from pipelines.publish.topics import require_nobody_else, wanted_topics
+from pipelines.publish.transactions import Transactions
 from pipelines.publish.verification import QueueDigest, difference
 from pipelines.settings import PublisherSettings, SettingsError, parse
 from storage.schemas import TOPIC
@@ -379,3 +381,12 @@ def test_a_queue_that_differs_from_its_table_is_found(change: Change, said: str)
     found = difference(published, table)
     assert said in found
     assert bool(found) == bool(said)
+
+
+@pytest.mark.parametrize("name", ["max.in.flight.requests.per.connection", "max.in.flight"])
+def test_a_clients_own_number_of_requests_on_their_way_goes_before_ours(name: str) -> None:
+    """librdkafka refuses 6 of an idempotent producer: it was given the client's."""
+    settings = PublisherSettings("main", bootstrap_servers="127.0.0.1:1", client={name: "6"})
+
+    with pytest.raises(StartError, match=r"\[publish.main.client\]: .*max.in.flight"):
+        Transactions(settings, "lake", 1_000_000)
