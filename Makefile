@@ -52,6 +52,9 @@ RUN_TESTS = $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 test: setup $(VENV)/.release $(VENV)/.store $(VENV)/.readers ## Run all checks and tests (does the set-up first)
 	@$(MAKE) --no-print-directory --jobs 3 lint types tests
 
+# A run starts hundreds of Pythons: without bytecode each would compile what it imports of ours.
+tests unit soak: export PYTHONDONTWRITEBYTECODE :=
+
 tests: $(VENV)/.release $(VENV)/.store $(VENV)/.readers
 	@$(RUN_TESTS) -m "not soak" --durations 50 --durations-min 1 --junitxml build/tests.xml $(PYTEST)
 
