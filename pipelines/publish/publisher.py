@@ -39,7 +39,12 @@ from pipelines.publish.records import Record
 from pipelines.publish.stored_times import StoredTimes
 from pipelines.publish.topic_opener import TopicOpener
 from pipelines.publish.topics import PublishedTopic, group_by_topic, record_bytes_max
-from pipelines.publish.transactions import AddressedRecord, RecordRefusedError, Transactions
+from pipelines.publish.transactions import (
+    EACH_ALONE,
+    AddressedRecord,
+    RecordRefusedError,
+    Transactions,
+)
 from pipelines.settings import PublisherSettings, Settings
 from txlake import protocol as p
 from txlake._lake import Lake
@@ -295,7 +300,7 @@ class Turn:
     def _name_refused(self, cut: Mapping[Queue, int], refused: Exception) -> Exception:
         """Returns the error that names the message that the destination does not take."""
         self._transactions.close()
-        finder = self._new_transactions(**{"batch.num.messages": 1})
+        finder = self._new_transactions(**EACH_ALONE)
         finder.init()
         for topic in self._topics.values():
             topic.seek()

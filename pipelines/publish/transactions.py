@@ -29,6 +29,8 @@ _QUEUED_KBYTES: Final = 6_144
 _BATCH_BYTES: Final = 1_000_000  # librdkafka's default
 # While a full batch waits for requests before it, librdkafka's thread polls without a pause.
 _IN_FLIGHT: Final = {"max.in.flight.requests.per.connection": 1}
+# Options of a producer that looks for a refused record: many requests, one record each.
+EACH_ALONE: Final = {"batch.num.messages": 1, "max.in.flight.requests.per.connection": 5}
 # How long records are collected for a batch that is not full; a commit sends them at once.
 _LINGER_MS: Final = 20
 _POLL_S: Final = 0.1
@@ -208,7 +210,7 @@ class Transactions:
 
         It is the first of those whose reports have come: another queue's can come later.
 
-        The producer must have been made with batches of one record (`batch.num.messages`). Readers
+        The producer must have been made with `EACH_ALONE`. Readers
         see none of the records: the transaction is aborted.
         """
         refused: list[tuple[int, str]] = []  # index and reason

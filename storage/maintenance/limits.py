@@ -1,4 +1,4 @@
-"""When maintenance takes a step, and the result of a step."""
+"""When maintenance takes a step, how long topics keep messages, and the result of a step."""
 
 from __future__ import annotations
 

@@ -23,16 +23,22 @@ def crossing(
     Input: `whole`: rows that are run with every column; `without`: pairs that are no case.
     Output: without the mark, each other row has a column, and each column has a row: one after the
     other, beginning again at the end of the shorter of both.
+    Errors: AssertionError where a row or a column that has pairs would be left to the long run.
     """
     turns = min(len(rows), len(columns))
-    others = [row for row in rows if row not in set(whole)]
+    whole_rows = set(whole)
+    others = [row for row in rows if row not in whole_rows]
     parameters = []
 
     for row, (number, column) in product(rows, enumerate(columns)):
         if without((row, column)):
             continue
-        is_turn = row not in others or (others.index(row) - number) % turns == 0
+        is_turn = row in whole_rows or (others.index(row) - number) % turns == 0
         marks = () if is_turn else (pytest.mark.soak,)
         parameters.append(pytest.param(row, column, id=f"{row}-{column}", marks=marks))
+
+    for place in (0, 1):
+        run = {one.values[place] for one in parameters if not one.marks}
+        assert run == {one.values[place] for one in parameters}, "every one has to be in a case"
 
     return parameters

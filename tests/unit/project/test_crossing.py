@@ -33,6 +33,11 @@ def test_a_whole_row_has_every_column() -> None:
     assert len(part) == 3 + 4
 
 
+def test_a_row_whose_turn_is_no_case_is_not_left_to_the_long_run() -> None:
+    with pytest.raises(AssertionError, match="every one has to be in a case"):
+        crossing(TABLES, ("cut", "emptied"), without=lambda pair: pair == ("half", "cut"))
+
+
 def test_what_is_no_case_is_left_out() -> None:
     parameters = crossing(TABLES, ("cut",), without=lambda pair: pair == ("op", "cut"))
 

@@ -170,6 +170,7 @@ def require_are_named(
 
     found = violated(verify(mutated.write_changed(tmp_path / "lake", base, rows)))
     expected = {mutation.invariant for mutation in mutations}
+    assert len(expected) == len(mutations), "one of two would hide the other"
     # What was recorded of the state contradicts a lake in which something else was changed, too.
     beside = STATE - expected
     assert set(found) - beside == expected, found
