@@ -25,9 +25,9 @@ def crossing(
     other, beginning again at the end of the shorter of both.
     Errors: AssertionError where a row or a column that has pairs would be left to the long run.
     """
-    turns = min(len(rows), len(columns))
     whole_rows = set(whole)
     others = [row for row in rows if row not in whole_rows]
+    turns = min(len(others), len(columns))
     parameters = []
 
     for row, (number, column) in product(rows, enumerate(columns)):

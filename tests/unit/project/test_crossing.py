@@ -33,6 +33,17 @@ def test_a_whole_row_has_every_column() -> None:
     assert len(part) == 3 + 4
 
 
+def test_what_is_no_case_of_a_whole_row_is_run_with_another() -> None:
+    columns = ("cut", "emptied", "zeroed", "gone", "moved", "linked", "closed")
+
+    for left_out in columns:
+        pair = ("epochs", left_out)
+        part = run_by_default(
+            crossing(TABLES, columns, whole=["epochs"], without=lambda one, pair=pair: one == pair)
+        )
+        assert {column for row, column in part if row != "epochs"} == set(columns)
+
+
 def test_a_row_whose_turn_is_no_case_is_not_left_to_the_long_run() -> None:
     with pytest.raises(AssertionError, match="every one has to be in a case"):
         crossing(TABLES, ("cut", "emptied"), without=lambda pair: pair == ("half", "cut"))
