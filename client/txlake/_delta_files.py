@@ -1,9 +1,9 @@
 """A Delta table as a list of Parquet files, for readers that read little and often.
 
-The handle is kept and brought up to date, which takes about 1 ms when nothing is new; on a store
-one request, for the entry of the log that comes next. The log's statistics say which files are
-worth opening. Only plain tables are read: the lake's tables have neither deletion vectors nor
-column mapping.
+Entries of the log in which the lake's driver has appended files are read here; delta-rs reads all
+others, and what is in a store. A look for news where there are none is one for a file, on a store
+one request. The log's statistics say which files are worth opening. Only plain tables are read: the
+lake's tables have neither deletion vectors nor column mapping.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -22,7 +21,14 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from txlake._committed import lost_file
 from txlake._delta_handle import DeltaHandle, file_stats, files_of
-from txlake._delta_log import entry_name
+from txlake._delta_log import (
+    TableFile,
+    appended_files,
+    driver_id,
+    entry_name,
+    is_newest,
+    lake_id_of,
+)
 from txlake._disk import disk_refusal
 from txlake._paths import is_in_store
 from txlake._store import StoreFiles, pool_options, store_trouble
@@ -76,39 +82,34 @@ def first_line(error: BaseException) -> str:
     return lines[0][:300]
 
 
-@dataclass(frozen=True, slots=True)
-class TableFile:
-    """One file of a table: its size, and the smallest and largest values of its columns."""
-
-    path: str
-    size_bytes: int
-    row_count: int
-    min_values: Mapping[str, Any]
-    max_values: Mapping[str, Any]
-
-
 class DeltaFiles:
-    """One table's newest snapshot: `files` are its files by path."""
+    """One table's newest snapshot: its files by path, and its version; -1 without a table.
+
+    Input: `statistics`: the columns, all of whole numbers, whose bounds are wanted.
+    """
 
     def __init__(
         self, uri: str, storage_options: Mapping[str, str] | None, statistics: Sequence[str] = ()
     ) -> None:
         self.uri = uri
         self.files: dict[str, TableFile] = {}
+        self.version = -1
 
         self._storage_options = pool_options(uri, storage_options)
         self._statistics = tuple(statistics)
 
         self._handle = DeltaHandle(uri, self._storage_options)
-        self.logged = pa.table({})  # the files as the log has them
-        self._version_seen = -1
+        self._driver_id = ""
         self._schema: pa.Schema | None = None
         self._in_store: StoreFiles | None = None
         self._list_at = 0.0
 
     @property
     def table(self) -> DeltaTable:
-        """Returns the handle of the snapshot. Errors: LakeError before the table exists."""
+        """Returns delta-rs's handle: of the snapshot, or of one with fewer of the driver's appends.
+
+        Errors: LakeError before the table exists.
+        """
         table = self._handle.table
         if table is None:
             raise LakeError(f"{self.uri}: there is no table")
@@ -128,8 +129,9 @@ class DeltaFiles:
         if from_checkpoint:
             self._forget()
 
+        is_longer = self._read_appends()
         if self._is_newest():
-            return False
+            return is_longer
 
         before = self._handle.table
         try:
@@ -137,30 +139,47 @@ class DeltaFiles:
         except TableNotFoundError:
             self._forget()
             self.files = {}
-            self.logged = pa.table({})
             return False
 
         version = table.version()
         self._list_at = time.monotonic() + _SURE_S
         # A handle that was opened anew can be of another table, which is at the same version.
-        if table is before and version == self._version_seen:
-            return False
+        if table is before and version == self.version:
+            return is_longer
 
         reader_version = table.protocol().min_reader_version
         if reader_version > 1:
             raise LakeError(f"{self.uri}: Delta reader version {reader_version}, this SDK reads 1")
 
-        self.logged = files_of(table)
-        self.files = _files(self.logged, self._statistics)
+        self.files = _files(files_of(table), self._statistics)
+        self._driver_id = driver_id(lake_id_of(table))
         self._schema = pa.schema(table.schema().to_arrow())
         self._in_store = None  # it knows the sizes of the files before
-        self._version_seen = version
+        self.version = version
         return True
+
+    def _read_appends(self) -> bool:
+        """Adds the files of the next entries while these are appends of the lake's driver.
+
+        delta-rs takes 5 to 15 ms to bring a handle up to date, and longer the more files there are;
+        an entry takes 0.1 ms here. Output: whether there was one.
+        """
+        if self.version < 0 or not self._is_local():
+            return False
+
+        before = self.version
+        while True:
+            added = appended_files(self.uri, self.version + 1, self._driver_id, self._statistics)
+            if added is None:
+                return self.version > before
+
+            self.files = {file.path: file for file in added} | self.files  # the newest first
+            self.version += 1
 
     def _forget(self) -> None:
         """Drops the handle: the next snapshot is read from the log's last checkpoint."""
         self._handle.forget()
-        self._version_seen = -1
+        self.version = -1
 
     def _is_newest(self) -> bool:
         """Returns whether the log surely has nothing newer; False when only listing it would show.
@@ -169,16 +188,31 @@ class DeltaFiles:
         store it is the dearest request.
         """
         table = self._handle.table
-        if table is None or table.version() != self._version_seen:
+        if table is None or table.version() > self.version:  # it was written through the handle
             return False
 
         if not self._is_local():
             return time.monotonic() < self._list_at and not self._stored().has_next()
-        return self._handle.is_newest()
+        return is_newest(self.uri, self.version)
 
     def missing_file(self) -> str | None:
         """Returns a local file of the snapshot that is gone or has another size, or None."""
-        return lost_file(self.logged, self._filesystem()) if self._is_local() else None
+        return lost_file(self.as_table(), self._filesystem()) if self._is_local() else None
+
+    def as_table(self) -> pa.Table:
+        """Returns the files as `files_of` does: paths, sizes, rows, and the bounds asked for."""
+        files = self.files.values()
+        columns = {
+            "path": pa.array([file.path for file in files], pa.string()),
+            "size_bytes": pa.array([file.size_bytes for file in files], pa.int64()),
+            "num_records": pa.array([file.row_count for file in files], pa.int64()),
+        }
+
+        for name in self._statistics:
+            columns[f"min.{name}"] = pa.array([file.min_values[name] for file in files], pa.int64())
+            columns[f"max.{name}"] = pa.array([file.max_values[name] for file in files], pa.int64())
+
+        return pa.table(columns)
 
     def retry_stale(self, read: Callable[[], _ResultT]) -> _ResultT:
         """Returns the result of `read`, on a fresh snapshot when files of this one are gone.
@@ -217,7 +251,7 @@ class DeltaFiles:
     def _stored(self) -> StoreFiles:
         if self._in_store is None:
             sizes = {file.path: file.size_bytes for file in self.files.values()}
-            after = f"_delta_log/{entry_name(self._version_seen + 1)}"
+            after = f"_delta_log/{entry_name(self.version + 1)}"
             self._in_store = StoreFiles(self.uri, self._storage_options, sizes, after)
         return self._in_store
 
@@ -231,7 +265,7 @@ def _files(logged: pa.Table, statistics: Sequence[str]) -> dict[str, TableFile]:
         path: TableFile(
             path,
             columns["size_bytes"][row],
-            columns["num_records"][row] or 0,
+            columns["num_records"][row],
             {name: columns[f"min.{name}"][row] for name in statistics},
             {name: columns[f"max.{name}"][row] for name in statistics},
         )

@@ -89,8 +89,8 @@ class TableChecks:
     def _epochs_problem(self, epochs: DeltaFiles) -> str | None:
         if not epochs.exists:
             return "is missing"
-        if not epochs.files and epochs.table.version() > 0:
-            return f"is empty, at version {epochs.table.version()}"
+        if not epochs.files and epochs.version > 0:
+            return f"is empty, at version {epochs.version}"
         return self._owner_problem(epochs) or _file_problem(epochs)
 
     def _table_problem(
@@ -105,8 +105,8 @@ class TableChecks:
             return f"is missing; its version was {version} {when}"
 
         problem = self._owner_problem(files)
-        if problem is None and files.table.version() < version:
-            problem = f"is at version {files.table.version()}, and was at {version} {when}"
+        if problem is None and files.version < version:
+            problem = f"is at version {files.version}, and was at {version} {when}"
         problem = problem or _file_problem(files)
         if problem is not None:
             return problem
@@ -168,4 +168,4 @@ def _count_committed(files: DeltaFiles, committed: int) -> tuple[int, int]:
     def read_epochs(unsure: pa.Table) -> pa.ChunkedArray:
         return files.dataset(unsure["path"].to_pylist()).to_table(["epoch"])["epoch"]
 
-    return count_committed(files.logged, committed, read_epochs)
+    return count_committed(files.as_table(), committed, read_epochs)

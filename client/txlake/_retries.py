@@ -139,7 +139,7 @@ class ConsumerRetries(CompareAndSetTable[Key, Retry]):
     @property
     def version(self) -> tuple[str, int]:
         """Returns what changes with each change of the table."""
-        return self._table_id, self._files.table.version()
+        return self._table_id, self._files.version
 
 
 @dataclass(slots=True)

@@ -17,8 +17,8 @@ from operator import itemgetter, or_
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txlake._delta_files import DeltaFiles, TableFile, translating_errors
-from txlake._delta_log import entry_name
+from txlake._delta_files import DeltaFiles, translating_errors
+from txlake._delta_log import TableFile, entry_name
 from txlake._message_filter import MessageFilter
 from txlake._paths import is_in_store
 from txlake.errors import OffsetGapError, OffsetOutOfRangeError
@@ -72,7 +72,7 @@ class TopicReader:
             is_new = self._files.refresh()
 
         if self._files.exists and not is_in_store(self._files.uri):
-            name = entry_name(self._files.table.version() + 1)
+            name = entry_name(self._files.version + 1)
             self._next_entry = os.path.join(self._files.uri, "_delta_log", name)
 
         if is_new:
@@ -444,7 +444,7 @@ def _split_by_queue(rows: pa.Table) -> dict[int, pa.Table]:
 
 def _window_rows(files: list[TableFile], queues: int, bytes_max: int = _READ_AHEAD_BYTES) -> int:
     size = queues * sum(file.size_bytes for file in files)
-    rows = max(sum(file.row_count for file in files), 1)
+    rows = max(sum(file.row_count or 0 for file in files), 1)
     return max(_WINDOW_ROWS_MIN, min(_WINDOW_ROWS_MAX, bytes_max * rows // max(size, 1)))
 
 

@@ -20,7 +20,7 @@ from storage.lake.lake import Lake
 from storage.lake.progress import Progress, read_progress
 from storage.schemas import CONSUMER_OFFSETS, TABLES
 from txlake._delta_handle import files_of
-from txlake._delta_log import entry_name, version_of
+from txlake._delta_log import driver_id, entry_name, version_of
 
 # What is copied of the tables that consumers write, in the order in which it is read: a position
 # passes a refused message after its row in `consumer_retries` is written, and that row ends after
@@ -115,7 +115,7 @@ def _newest(lake: Lake, table: str) -> PinnedTable:
 def _pin_table(lake: Lake, lake_id: str, table: str, transaction: int) -> PinnedTable:
     """Returns the newest version of a table before any commit of a later transaction."""
     handle = lake.handle(table)
-    app_id = f"txlake/{lake_id}"
+    app_id = driver_id(lake_id)
     version = handle.version()
 
     if int(handle.transaction_version(app_id) or 0) > transaction:

@@ -28,7 +28,7 @@ from storage.lake.delta_log import commit_json, is_supported, log_entries
 from storage.lake.open_table import make_table, translating_read_errors, translating_store_errors
 from storage.lake.table_head import TableHead
 from txlake._delta_handle import file_stats, files_of
-from txlake._delta_log import LAKE_ID_PROPERTY, lake_id_of
+from txlake._delta_log import LAKE_ID_PROPERTY, driver_id, lake_id_of
 from txlake.protocol import DELETED_EPOCH_ID, deleted_id, floor_id
 
 _CHECKPOINT_INTERVAL = "100"  # about 100: each start replays at most this many log files
@@ -251,7 +251,7 @@ class LakeTable:
 
     def _app_id(self) -> str:
         """Returns under which name the lake's transactions stand in its tables."""
-        return f"txlake/{self._lake_id()}"
+        return driver_id(self._lake_id())
 
 
 def deleted_rows(handle: DeltaTable) -> int:

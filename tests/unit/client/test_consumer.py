@@ -24,7 +24,8 @@ from txlake import (
     OffsetOutOfRangeError,
     UnknownTopicError,
 )
-from txlake._delta_files import DeltaFiles, TableFile
+from txlake._delta_files import DeltaFiles
+from txlake._delta_log import TableFile
 from txlake._poll_backoff import LOOK_S
 from txlake._topic_reader import TopicReader, _in_order, _window_rows
 
