@@ -99,7 +99,13 @@ def drain(folder: Path, broker: Broker, messages: int, size: int) -> list[Figure
         lake.commit(EPOCH_MESSAGES)
 
     consumer = Consumer(
-        {"bootstrap.servers": broker.bootstrap_servers, "group.id": "b", "log_level": 0}
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": "b",
+            "log_level": 0,
+            # A topic that was seen while it was made has no partitions until the next refresh.
+            "topic.metadata.refresh.interval.ms": 200,
+        }
     )
     run = PublisherRun(settings_of(folder, lake, broker, name))
     topic = f"{name}-{TOPIC_NAME}"

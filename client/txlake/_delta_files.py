@@ -8,6 +8,7 @@ lake's tables have neither deletion vectors nor column mapping.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from txlake._delta_log import (
     appended_files,
     driver_id,
     entry_name,
+    entry_path,
     is_newest,
     lake_id_of,
 )
@@ -103,6 +105,7 @@ class DeltaFiles:
         self._schema: pa.Schema | None = None
         self._in_store: StoreFiles | None = None
         self._list_at = 0.0
+        self._next_entry: str | None = None  # of the log of a local table
 
     @property
     def table(self) -> DeltaTable:
@@ -129,9 +132,11 @@ class DeltaFiles:
         if from_checkpoint:
             self._forget()
 
-        is_longer = self._read_appends()
         if self._is_newest():
-            return is_longer
+            return False
+        is_longer = self._read_appends()
+        if is_longer and self._is_newest():
+            return True
 
         before = self._handle.table
         try:
@@ -155,8 +160,16 @@ class DeltaFiles:
         self._driver_id = driver_id(lake_id_of(table))
         self._schema = pa.schema(table.schema().to_arrow())
         self._in_store = None  # it knows the sizes of the files before
-        self.version = version
+        self._take(version)
         return True
+
+    def may_have_news(self) -> bool:
+        """Returns False if a look for one name shows that the table has no newer version.
+
+        A clean-up of the log can delete that entry, so now and then only `refresh` is sure. On a
+        store, and without a table, it returns True.
+        """
+        return self._next_entry is None or os.path.exists(self._next_entry)
 
     def _read_appends(self) -> bool:
         """Adds the files of the next entries while these are appends of the lake's driver.
@@ -174,12 +187,17 @@ class DeltaFiles:
                 return self.version > before
 
             self.files = {file.path: file for file in added} | self.files  # the newest first
-            self.version += 1
+            self._take(self.version + 1)
 
     def _forget(self) -> None:
         """Drops the handle: the next snapshot is read from the log's last checkpoint."""
         self._handle.forget()
-        self.version = -1
+        self._take(-1)
+
+    def _take(self, version: int) -> None:
+        self.version = version
+        is_known = version >= 0 and self._is_local()
+        self._next_entry = entry_path(self.uri, version + 1) if is_known else None
 
     def _is_newest(self) -> bool:
         """Returns whether the log surely has nothing newer; False when only listing it would show.

@@ -40,6 +40,11 @@ def entry_name(version: int) -> str:
     return f"{version:0{_VERSION_DIGITS}}.json"
 
 
+def entry_path(folder: str, version: int) -> str:
+    """Returns the path of the log's entry of a version, of a table in a local folder."""
+    return os.path.join(folder, "_delta_log", entry_name(version))
+
+
 def version_of(name: str) -> int | None:
     """Returns the version of an entry or a checkpoint by its name; None for other files."""
     digits = name[:_VERSION_DIGITS]
@@ -48,7 +53,7 @@ def version_of(name: str) -> int | None:
 
 def has_entry(folder: str, version: int) -> bool:
     """Returns whether the log of a table in a local folder has the entry of a version."""
-    return os.path.exists(os.path.join(folder, "_delta_log", entry_name(version)))
+    return os.path.exists(entry_path(folder, version))
 
 
 def is_newest(folder: str, version: int) -> bool:
@@ -80,9 +85,8 @@ def appended_files(
     Output: None if there is no such entry, if it says anything else, or if it cannot be read: what
     it means is for delta-rs to say.
     """
-    path = os.path.join(folder, "_delta_log", entry_name(version))
     try:
-        with open(path, "rb") as entry:
+        with open(entry_path(folder, version), "rb") as entry:
             actions = [json.loads(line) for line in entry]
 
         transactions = [action["txn"]["appId"] for action in actions if "txn" in action]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from operator import itemgetter, or_
@@ -18,9 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txlake._delta_files import DeltaFiles, translating_errors
-from txlake._delta_log import TableFile, entry_name
+from txlake._delta_log import TableFile
 from txlake._message_filter import MessageFilter
-from txlake._paths import is_in_store
 from txlake.errors import OffsetGapError, OffsetOutOfRangeError
 from txlake.protocol import floor_id
 
@@ -62,7 +60,6 @@ class TopicReader:
     def __init__(self, topic: str, uri: str, storage_options: Mapping[str, str] | None) -> None:
         self._topic = topic
         self._files = DeltaFiles(uri, storage_options, ("queue_id", "queue_offset"))
-        self._next_entry: str | None = None  # of the log of a local table
         self._spans: dict[str, dict[int, Span]] = {}
         self._floors: dict[int, tuple[int | None, int]] = {}  # by queue: its first row, its floor
 
@@ -70,10 +67,6 @@ class TopicReader:
         """Takes the newest snapshot. Output: whether there might be new rows."""
         with translating_errors(self._files.uri):
             is_new = self._files.refresh()
-
-        if self._files.exists and not is_in_store(self._files.uri):
-            name = entry_name(self._files.version + 1)
-            self._next_entry = os.path.join(self._files.uri, "_delta_log", name)
 
         if is_new:
             self._spans = {
@@ -83,11 +76,8 @@ class TopicReader:
         return is_new
 
     def may_have_news(self) -> bool:
-        """Returns False if a look for one name shows that the table has no newer version.
-
-        A clean-up of the log can delete that entry, so now and then only `refresh` is sure.
-        """
-        return self._next_entry is None or os.path.exists(self._next_entry)
+        """Returns whether a refresh might bring something, as of `DeltaFiles.may_have_news`."""
+        return self._files.may_have_news()
 
     def read(
         self,

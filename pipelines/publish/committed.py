@@ -66,6 +66,10 @@ class CommittedEpochs:
         self.committed_at = newest["written_at"]
         return True
 
+    def may_have_news(self) -> bool:
+        """Returns whether a refresh might bring something, as of `DeltaFiles.may_have_news`."""
+        return self._files.may_have_news()
+
     def digest_of(self, epoch: int) -> str | None:
         """Returns the digest of a committed epoch's row; None if the lake no longer has it."""
         rows = self._rows(pc.field("epoch") == epoch, epoch, epoch)

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from pipelines.errors import JobError, StartError
@@ -53,11 +54,21 @@ from txlake.errors import LakeError, OffsetOutOfRangeError, StoreAwayError
 
 log = logging.getLogger("txlake.publish")
 
-_LOOK_S: Final = 0.02  # a look at a lake on a disk takes 0.05 ms
-_STORE_LOOK_S: Final = 0.1  # there each look is a request
-_STORE_LOOK_MAX_S: Final = 0.5
-_GROWTH: Final = 1.5
+_SURE_LOOK_S: Final = 10.0  # only a whole look finds what a clean-up of the log hides
 _SLICE_ROWS: Final = 2_048  # that are Python's values at a time
+
+
+@dataclass(frozen=True)
+class _Pauses:
+    """Between looks for news: the first one, the longest, and by how much one is longer."""
+
+    first_s: float
+    max_s: float
+    growth: float
+
+
+_DISK_PAUSES: Final = _Pauses(0.02, 0.05, 1.02)  # after two seconds without news the longest
+_STORE_PAUSES: Final = _Pauses(0.1, 0.5, 1.5)  # there each look is a request
 
 
 class Turn:
@@ -92,23 +103,34 @@ class Turn:
         self._topics = self._opener.topics
         self._planner = BatchPlanner(publisher, self._topics)
         self._is_done = False
+        self._look_at = 0.0
         self.published = 0
 
     def run(self) -> None:
         """Publishes until the process is stopped or another one is elected."""
         try:
             self.begin()
-            pause_s = self._first_pause_s()
+            pauses = _STORE_PAUSES if is_in_store(self._lake.path) else _DISK_PAUSES
+            pause_s = pauses.first_s
 
             while not self._stop.is_set() and self._is_active():
-                if self.publish_committed():
-                    pause_s = self._first_pause_s()
+                if self._may_have_news() and self.publish_committed():
+                    pause_s = pauses.first_s
                     continue
 
                 self._stop.wait(pause_s)
-                pause_s = self._next_pause_s(pause_s)
+                pause_s = min(pause_s * pauses.growth, pauses.max_s)
         finally:
             self.close()
+
+    def _may_have_news(self) -> bool:
+        """Returns whether there might be messages to publish: a quick look, now and then True."""
+        now = time.monotonic()
+        if self._is_done and now < self._look_at and not self._epochs.may_have_news():
+            return False
+
+        self._look_at = now + _SURE_LOOK_S
+        return True
 
     def close(self) -> None:
         """Closes the producer: an open transaction is aborted."""
@@ -344,14 +366,6 @@ class Turn:
 
     def _new_transactions(self, **more: int) -> Transactions:
         return Transactions(self._publisher, self._lake.lake_id, self._record_bytes_max, **more)
-
-    def _first_pause_s(self) -> float:
-        return _STORE_LOOK_S if is_in_store(self._lake.path) else _LOOK_S
-
-    def _next_pause_s(self, pause_s: float) -> float:
-        if not is_in_store(self._lake.path):
-            return pause_s
-        return min(pause_s * _GROWTH, _STORE_LOOK_MAX_S)
 
 
 def _stop_of(error: Exception) -> Stop:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from deltalake import DeltaTable
 
 from pipelines.jvm.jars import class_path
 from pipelines.local_broker.broker import Broker
@@ -39,6 +40,7 @@ from tests.support.publishers import (
 from tests.support.toml import toml_of
 from tests.support.wait import DEADLINE_S
 from txlake import protocol as p
+from txlake._delta_log import entry_name
 
 CONSUMERS = Path(__file__).parents[2] / "docs" / "kafka-consumers.md"
 Unique = Callable[[str], str]
@@ -192,6 +194,36 @@ def test_a_message_transaction_is_one_instant(make: Make, monkeypatch: pytest.Mo
     publish_all(lake.settings())
 
     assert seen == [(0, 0), (3, 2), (5, 3), (6, 3), (7, 3)]
+
+
+def test_what_a_clean_up_of_the_log_hides_from_a_quick_look_is_published(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = make()
+    settings = lake.settings()
+    lake.send(*orders(3))
+    turn = Turn(settings, settings.publish["main"], threading.Event(), lambda: True)
+    turn.begin()
+    while turn.publish_committed():
+        pass
+    assert turn._may_have_news()  # the first look is a whole one
+    assert not turn._may_have_news()
+
+    lake.send(*orders(2, first=3))
+    assert turn._may_have_news()
+    epochs = Path(settings.lake.path, "epochs")
+    table = DeltaTable(str(epochs))
+    table.create_checkpoint()
+    for version in range(table.version()):
+        (epochs / "_delta_log" / entry_name(version)).unlink(missing_ok=True)
+    assert not turn._may_have_news()
+
+    monkeypatch.setattr("pipelines.publish.publisher._SURE_LOOK_S", 0.0)
+    turn._look_at = 0.0
+    assert turn._may_have_news()
+    assert turn.publish_committed()
+    turn.close()
+    lake.require_published()
 
 
 def test_a_topic_that_grows_grows_in_kafka_first(make: Make) -> None:
