@@ -95,7 +95,7 @@ def appended_files(
             return None
 
         return [_added_file(action["add"], statistics) for action in actions if "add" in action]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 
@@ -109,9 +109,10 @@ def _added_file(add: Mapping[str, Any], statistics: Sequence[str]) -> TableFile:
         {name: stats[bound].get(name) for name in statistics}
         for bound in ("minValues", "maxValues")
     ]
-    numbers = [add["size"], stats["numRecords"], *bounds[0].values(), *bounds[1].values()]
-    if not all(number is None or type(number) is int for number in numbers):
-        raise ValueError("its statistics are not whole numbers")
+    numbers = [stats["numRecords"], *bounds[0].values(), *bounds[1].values()]
+    is_whole = all(number is None or type(number) is int for number in numbers)
+    if not is_whole or type(add["size"]) is not int:
+        raise ValueError("its size and its statistics are not whole numbers")
 
     return TableFile(file_name(add["path"]), add["size"], stats["numRecords"], *bounds)
 

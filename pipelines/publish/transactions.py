@@ -210,8 +210,8 @@ class Transactions:
 
         It is the first of those whose reports have come: another queue's can come later.
 
-        The producer must have been made with `EACH_ALONE`. Readers
-        see none of the records: the transaction is aborted.
+        The producer must have been made with `EACH_ALONE`. Readers see none of the records: the
+        transaction is aborted.
         """
         refused: list[tuple[int, str]] = []  # index and reason
         tried: list[AddressedRecord] = []

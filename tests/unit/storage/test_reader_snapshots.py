@@ -236,6 +236,8 @@ NOT_PLAIN = {
     "no bounds": as_text(entry(stats=NO_BOUNDS)),
     "bounds that are no numbers": as_text(entry(stats=TEXT_BOUNDS)),
     "a size that is no number": as_text(entry(size="100")),
+    "no size": as_text(entry(size=None)),
+    "brackets without an end": "[" * 100_000,
 }
 
 
