@@ -14,7 +14,8 @@ from pipelines.errors import JobError, KafkaAwayError, NotAnsweredYetError
 
 T = TypeVar("T")
 
-WAIT_S: Final = 1.0
+_PAGE_WAIT_S: Final = 1.0
+_FORM_WAIT_S: Final = 5.0  # somebody has pressed a button for it; a page renews itself
 _FRESH_S: Final = 5.0  # older replies are queried anew
 _TROUBLE_S: Final = 60.0  # after a query without a reply, pages do not wait for this long
 
@@ -45,20 +46,28 @@ class _PendingQuery:
 
 
 class QueryCache:
-    """Queries to Kafka: each runs once at a time, however many pages wait for its reply."""
+    """Queries to Kafka: each runs once at a time, however many pages wait for its reply.
 
-    def __init__(self) -> None:
+    Units: `page_wait_s` and `form_wait_s`, how long a page and a form wait for a reply, s.
+    """
+
+    def __init__(
+        self, page_wait_s: float = _PAGE_WAIT_S, form_wait_s: float = _FORM_WAIT_S
+    ) -> None:
+        self._page_wait_s = page_wait_s
+        self._form_wait_s = form_wait_s
         self._lock = threading.Lock()
         self._queries: dict[Hashable, _PendingQuery] = {}
 
-    def ask(self, name: Hashable, query: Callable[[], T], wait_s: float = WAIT_S) -> T:
+    def ask(self, name: Hashable, query: Callable[[], T], *, is_form: bool = False) -> T:
         """Returns the reply to a query.
 
-        Input: `name`: two queries of one name are the same query. Units: `wait_s`, s.
+        Input: `name`: two queries of one name are the same query.
         Errors: those of the query; NotAnsweredYetError if there is no reply yet: a page that is
         made within seconds gets it; KafkaAwayError if the query before had no reply.
         """
         pending = self._pending_query(name, query)
+        wait_s = self._form_wait_s if is_form else self._page_wait_s
 
         try:
             reply: T = pending.answer.result(timeout=0 if pending.trouble else wait_s)

@@ -56,8 +56,6 @@ _MESSAGE_COLUMNS: Final = (
 )
 _FIELDS: Final = ("publisher", "topic", "queue", "offset", "to")
 _STATUS: Final = "publishers"  # the name of the query to Kafka
-# Somebody has pressed a button for it: a preview waits for longer than a page that renews itself.
-_PREVIEW_S: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -195,7 +193,7 @@ def _preview(
     rows: list[Row] = []
     try:
         change = site_of(request).kafka.ask(
-            messages, lambda: _skip(settings, messages, "", "", dry_run=True), _PREVIEW_S
+            messages, lambda: _skip(settings, messages, "", "", dry_run=True), is_form=True
         )
         rows = _rows(lake, messages)
     except OperatorError as error:

@@ -13,11 +13,13 @@ from pipelines.cli.options import open_intact_lake
 from pipelines.cli.status import facts_of
 from pipelines.console.app import console_app
 from pipelines.console.context import ConsoleContext
+from pipelines.console.kafka_cache import QueryCache
 from pipelines.settings import load
 from storage.files.location import lake_location
 
 HOST = "console.test"
 TOKEN = "0123456789abcdef0123456789abcdef"
+_PATIENCE_S = 60.0  # a busy machine can need longer than a page waits for Kafka
 
 
 def site_of(
@@ -32,7 +34,7 @@ def site_of(
         lambda: open_intact_lake(location),
         lambda lake: facts_of(lake, asked),
         settings,
-        **{"hosts": frozenset({HOST}), **values},
+        **{"hosts": frozenset({HOST}), "kafka": QueryCache(_PATIENCE_S, _PATIENCE_S), **values},
     )
 
 

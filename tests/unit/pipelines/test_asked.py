@@ -43,7 +43,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 
 def test_an_answer_is_shared_until_it_is_five_seconds_old(clock: Callable[[float], None]) -> None:
-    questions, broker = QueryCache(), Broker()
+    questions, broker = QueryCache(page_wait_s=60), Broker()
     broker.may_answer.set()
     assert questions.ask("lag", broker) == "answer 1"
     clock(4.9)
@@ -54,10 +54,10 @@ def test_an_answer_is_shared_until_it_is_five_seconds_old(clock: Callable[[float
 
 
 def test_a_page_does_not_wait_for_what_is_still_asked_and_a_later_one_takes_it() -> None:
-    questions, broker = QueryCache(), Broker()
+    questions, broker = QueryCache(page_wait_s=0.01), Broker()
     for _ in range(2):
         with pytest.raises(KafkaAwayError, match="has not answered within"):
-            questions.ask("lag", broker, wait_s=0.01)
+            questions.ask("lag", broker)
     assert broker.asked == 1
     broker.may_answer.set()
 
@@ -73,7 +73,7 @@ def test_a_page_does_not_wait_for_what_is_still_asked_and_a_later_one_takes_it()
 def test_while_kafka_is_away_a_page_says_why_at_once_and_asks_again(
     clock: Callable[[float], None],
 ) -> None:
-    questions, broker = QueryCache(), Broker()
+    questions, broker = QueryCache(page_wait_s=60), Broker()
     broker.may_answer.set()
     broker.error = KafkaAwayError("Kafka at k:1 does not answer")
     with pytest.raises(KafkaAwayError, match="at k:1"):
@@ -92,7 +92,7 @@ def test_while_kafka_is_away_a_page_says_why_at_once_and_asks_again(
 
 
 def test_a_trouble_of_long_ago_is_no_reason_not_to_wait(clock: Callable[[float], None]) -> None:
-    questions, broker = QueryCache(), Broker()
+    questions, broker = QueryCache(page_wait_s=60), Broker()
     broker.may_answer.set()
     broker.error = StartError("no right to look at group g")
     with pytest.raises(StartError, match="no right"):
@@ -103,7 +103,7 @@ def test_a_trouble_of_long_ago_is_no_reason_not_to_wait(clock: Callable[[float],
 
 
 def test_questions_that_nobody_asks_any_more_are_forgotten(clock: Callable[[float], None]) -> None:
-    questions, broker = QueryCache(), Broker()
+    questions, broker = QueryCache(page_wait_s=60), Broker()
     broker.may_answer.set()
     for number in range(100):
         questions.ask(("members", number), broker)
