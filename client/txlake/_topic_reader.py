@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from operator import itemgetter, or_
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -288,7 +289,7 @@ class TopicReader:
         if rows is not None:
             count = rows.num_rows
             offsets = rows.column("queue_offset").to_numpy()
-            wrong = (offsets != range(position, position + count)).nonzero()[0]
+            wrong = (offsets != np.arange(position, position + count)).nonzero()[0]
             if len(wrong):
                 index = int(wrong[0])
                 self._fail(queue_id, position + index, int(offsets[index]))

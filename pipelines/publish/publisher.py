@@ -36,7 +36,7 @@ from pipelines.publish.progress import (
     stop_record,
     topic_record,
 )
-from pipelines.publish.records import Record
+from pipelines.publish.records import Record, own_headers
 from pipelines.publish.stored_times import StoredTimes
 from pipelines.publish.topic_opener import TopicOpener
 from pipelines.publish.topics import PublishedTopic, group_by_topic, record_bytes_max
@@ -344,7 +344,8 @@ class Turn:
                 yield AddressedRecord(topic.progress.destination, queue_id, record)
 
     def _refused_error(self, refused: AddressedRecord, text: str) -> RefusedRecordError:
-        own = refused.record.own_headers()
+        *_, headers = refused.record
+        own = own_headers(headers)
         topic = own[p.REAL_TOPIC]
         offset = int(own[p.QUEUE_OFFSET])
         name = next(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -41,21 +41,16 @@ _OWN_NEW: Final = frozenset(p.PUBLISHED_HEADERS) - p.RESERVED_HEADERS
 Header = tuple[str, str | bytes | None]  # the type of librdkafka's client; ours are bytes
 
 
-class Record(NamedTuple):
-    """A record to be written. Units: `at_ms`, epoch ms."""
+# A record to be written: its value, key, time (epoch ms) and headers. A plain tuple: a million of
+# them as a class of ours take a second.
+Record = tuple[bytes | None, bytes | None, int, list[Header]]
 
-    value: bytes | None
-    key: bytes | None
-    at_ms: int
-    headers: list[Header]
 
-    def own_headers(self) -> dict[str, str]:
-        """Returns the headers that are not a user's, as texts."""
-        return {
-            name: value.decode()
-            for name, value in self.headers
-            if name in _OWN and isinstance(value, bytes)
-        }
+def own_headers(headers: Iterable[Header]) -> dict[str, str]:
+    """Returns the headers that are not a user's, as texts."""
+    return {
+        name: value.decode() for name, value in headers if name in _OWN and isinstance(value, bytes)
+    }
 
 
 class RecordMaker:
@@ -79,38 +74,39 @@ class RecordMaker:
         keys = _as_bytes(rows["keys"]) if self._has_keys else itertools.repeat(None)
         times = _times(rows, at_ms)
 
-        for body, key, at, own, properties in zip(
-            bodies, keys, times, self._own_headers(rows), _properties(rows), strict=False
-        ):
-            yield Record(body, key, at, [*own, *properties])
+        return zip(bodies, keys, times, self._headers(rows), strict=False)
 
-    def _own_headers(self, rows: pa.Table) -> Iterator[Iterable[Header]]:
-        """Returns the headers of each row that are not a user's.
+    def _headers(self, rows: pa.Table) -> Iterator[list[Header]]:
+        """Returns the headers of each row, ours before a user's.
 
         `zip` makes them, one header of all rows at a time, and no row's before it is taken.
         """
-        headers = [
-            _headers(p.QUEUE_OFFSET, rows["queue_offset"].cast(pa.string())),
-            _headers(p.PLACE, _places(rows)),
-            itertools.repeat(self._topic),
-            itertools.repeat(self._lake),
-        ]
-
         present = [(name, rows[column]) for name, column in _COLUMN_HEADERS]
         present = [(name, values) for name, values in present if _has_values(values)]
-        headers += [_headers(name, values) for name, values in present]
+        own = [
+            _header_of_rows(p.QUEUE_OFFSET, rows["queue_offset"].cast(pa.string())),
+            _header_of_rows(p.PLACE, _places(rows)),
+            itertools.repeat(self._topic),
+            itertools.repeat(self._lake),
+            *(_header_of_rows(name, values) for name, values in present),
+        ]
 
-        of_rows = zip(*headers, strict=False)
-        if not any(values.null_count for _, values in present):
-            return of_rows
-        return ([header for header in row if header[1] is not None] for row in of_rows)
+        is_full = not any(values.null_count for _, values in present)
+        properties = _Properties(rows)
+        if is_full and properties.count is not None:
+            return map(list, zip(*own, *properties.columns(), strict=False))
+
+        return (
+            [*(header for header in ours if header[1] is not None), *users]
+            for ours, users in zip(zip(*own, strict=False), properties.of_rows(), strict=False)
+        )
 
 
 def _has_values(column: pa.ChunkedArray) -> bool:
     return bool(column.null_count < len(column))
 
 
-def _headers(name: str, values: pa.ChunkedArray) -> Iterator[Header]:
+def _header_of_rows(name: str, values: pa.ChunkedArray) -> Iterator[Header]:
     """Returns a header of each row."""
     return zip(itertools.repeat(name), _as_bytes(values), strict=False)
 
@@ -120,30 +116,50 @@ def _as_bytes(values: pa.ChunkedArray | pa.Array) -> list[Any]:
     return values.cast(pa.binary()).to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
 
 
-def _properties(rows: pa.Table) -> Iterator[list[Header]]:
-    """Returns the headers of each row that are a user's."""
-    properties = [pairs for chunk in rows["properties"].chunks for pairs in _of_chunk(chunk)]
-    raw = rows["raw_headers"]
-    if not _has_values(raw):
-        return iter(properties)
+class _Properties:
+    """The headers of rows that are a user's.
 
-    return (
-        pairs if headers is None else _raw_properties(headers)
-        for pairs, headers in zip(properties, raw.to_pylist(), strict=True)
-    )
+    `count`: the number of each row's headers, if all have as many; else None.
+    """
 
+    def __init__(self, rows: pa.Table) -> None:
+        maps = rows["properties"].combine_chunks()
+        starts = maps.offsets.to_numpy()
+        held = slice(starts[0], starts[-1])
+        names = maps.keys[held]
 
-def _of_chunk(maps: pa.MapArray) -> list[list[Header]]:
-    starts = maps.offsets.to_numpy().tolist()
-    first, last = starts[0], starts[-1]
-    names = maps.keys.slice(first, last - first)
-    values = maps.items.slice(first, last - first)
-    pairs = list(zip(names.to_numpy(zero_copy_only=False), _as_bytes(values), strict=True))
-    rows = [pairs[start - first : end - first] for start, end in itertools.pairwise(starts)]
+        self._raw = rows["raw_headers"]
+        self._starts = starts - starts[0]
+        self._pairs: list[Header] = list(
+            zip(names.to_numpy(zero_copy_only=False), _as_bytes(maps.items[held]), strict=True)
+        )
+        self._has_ours = not _OWN_NEW.isdisjoint(pc.unique(names).to_pylist())
+        self.count = self._count()
 
-    if _OWN_NEW.isdisjoint(pc.unique(names).to_pylist()):
-        return rows
-    return [[pair for pair in row if pair[0] not in _OWN_NEW] for row in rows]
+    def _count(self) -> int | None:
+        if self._has_ours or _has_values(self._raw):
+            return None
+
+        counts = self._starts[1:] - self._starts[:-1]
+        first = int(counts[0]) if len(counts) else 0
+        return first if (counts == first).all() else None
+
+    def columns(self) -> list[list[Header]]:
+        """Returns the first header of each row, the second one and so on, if all have as many."""
+        return [self._pairs[number :: self.count] for number in range(self.count or 0)]
+
+    def of_rows(self) -> Iterator[list[Header]]:
+        """Returns the headers of each row."""
+        rows = (self._pairs[start:end] for start, end in itertools.pairwise(self._starts.tolist()))
+        if self._has_ours:
+            rows = ([pair for pair in row if pair[0] not in _OWN_NEW] for row in rows)
+        if not _has_values(self._raw):
+            return rows
+
+        return (
+            pairs if headers is None else _raw_properties(headers)
+            for pairs, headers in zip(rows, self._raw.to_pylist(), strict=True)
+        )
 
 
 def _raw_properties(headers: list[dict[str, Any]]) -> list[Header]:

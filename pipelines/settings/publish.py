@@ -96,8 +96,8 @@ class PublisherSettings:
         },
     )
     record_bytes_max: int = field(default=0, metadata=_whole(0, 1_000_000_000))
-    transaction_messages_max: int = field(default=50_000, metadata=_whole(1, _INT_MAX))
-    transaction_bytes_max: int = field(default=33_554_432, metadata=_whole(1, _INT_MAX))
+    transaction_messages_max: int = field(default=100_000, metadata=_whole(1, _INT_MAX))
+    transaction_bytes_max: int = field(default=67_108_864, metadata=_whole(1, _INT_MAX))
     transaction_timeout_ms: int = field(default=60_000, metadata=_whole(1_000, 900_000))
     client: dict[str, str] = field(default_factory=dict, repr=False)
 

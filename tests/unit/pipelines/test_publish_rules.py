@@ -60,6 +60,7 @@ from txlake.protocol import COMMIT
 PROGRESS = TopicProgress("orders", "orders", "id-1", (3, 0), (2, NOTHING), 7, "digest")
 FITTING = KafkaTopic("id-1", 4, {"cleanup.policy": "delete", "max.message.bytes": "1000"})
 MAIN = PublisherSettings("main")
+HEADERS = 3  # of a record: after value, key and time
 
 
 class Last:
@@ -259,9 +260,51 @@ def test_a_name_of_ours_is_never_a_users() -> None:
         TOPIC,
     )
     first, second = RecordMaker("orders", "ours", has_keys=True).records(rows)
-    names = [name for name, _ in first.headers]
+    names = [name for name, _ in first[HEADERS]]
     assert names == [p.QUEUE_OFFSET, p.PLACE, p.REAL_TOPIC, p.LAKE_ID, "colour"]
-    assert second.headers[4:] == [("a", None)]
+    assert second[HEADERS][4:] == [("a", None)]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        [{}, {}],
+        [{"properties": [("a", "1"), ("b", "2")]}, {"properties": [("b", "3"), ("a", "4")]}],
+        [{"properties": [("a", "1"), ("b", "2")]}, {"properties": [("c", "3")]}],
+        [{"properties": [("a", "1")]}, {}],
+        [{"properties": []}, {"properties": [("a", "1"), ("b", "2")]}, {"properties": None}],
+        [{"keys": "k", "properties": [("a", "1")]}, {"keys": None, "properties": [("a", "2")]}],
+        [{"tags": "t"}, {"tags": "u"}],
+        [
+            {"raw_headers": [{"key": "a", "value": b"\xff"}, {"key": "a", "value": None}]},
+            {"properties": [("a", "1")]},
+        ],
+    ],
+)
+@pytest.mark.parametrize("first", [0, 1])
+def test_each_record_has_the_headers_of_its_row(columns: list[dict[str, Any]], first: int) -> None:
+    """As if each row stood alone, whatever stands beside it, and in a slice of a table."""
+    table = table_of([row(number, **values) for number, values in enumerate(columns)], TOPIC)
+    records = list(RecordMaker("orders", "ours", has_keys=True).records(table.slice(first)))
+
+    expected = []
+    for number, values in list(enumerate(columns))[first:]:
+        headers = [
+            (p.QUEUE_OFFSET, str(number).encode()),
+            (p.PLACE, f"half:1-{number}".encode()),
+            (p.REAL_TOPIC, b"orders"),
+            (p.LAKE_ID, b"ours"),
+        ]
+        for name, column in ((p.KEYS, "keys"), (p.TAGS, "tags")):
+            if values.get(column) is not None:
+                headers.append((name, values[column].encode()))
+        raw = [(one["key"], one["value"]) for one in values.get("raw_headers") or ()]
+        sent = [(name, text.encode()) for name, text in values.get("properties") or ()]
+        key = values.get("keys")
+        at_ms = 1_000
+        expected.append((b"b", key and key.encode(), at_ms, headers + (raw or sent)))
+
+    assert records == expected
 
 
 def row(queue_offset: int, **columns: Any) -> dict[str, Any]:
@@ -283,10 +326,10 @@ def test_a_record_has_the_time_of_its_half_or_of_its_delivery_and_the_key_that_i
     rows = table_of([row(0, keys="k"), row(1, keys=None)], TOPIC)
     times = pa.array([77, None], pa.int64())
     records = list(RecordMaker("orders", "ours", has_keys=True).records(rows, times))
-    assert [(one.key, one.at_ms) for one in records] == [(b"k", 77), (None, 1_000)]
-    (keyless, _) = RecordMaker("orders", "ours", has_keys=False).records(rows, times)
-    assert keyless.key is None
-    assert (p.KEYS, b"k") in keyless.headers
+    assert [(key, at_ms) for _, key, at_ms, _ in records] == [(b"k", 77), (None, 1_000)]
+    ((_, key, _, headers), _) = RecordMaker("orders", "ours", has_keys=False).records(rows, times)
+    assert key is None
+    assert (p.KEYS, b"k") in headers
 
 
 @pytest.fixture
