@@ -62,6 +62,7 @@ def use_places() -> None:
 def run(notebook: Any, **environment: str) -> list[Shown]:
     """Run all cells in a process of their own and give what they showed, errors too."""
     from nbclient import NotebookClient
+    from traitlets.config import Config
 
     use_places()
     client = NotebookClient(
@@ -69,6 +70,8 @@ def run(notebook: Any, **environment: str) -> list[Shown]:
         timeout=CELL_S,
         kernel_name="python3",
         allow_errors=True,
+        # A busy machine takes longer than the 5 s after which a kernel is killed.
+        config=Config({"KernelManager": {"shutdown_wait_time": CELL_S}}),
         resources={"metadata": {"path": str(NOTEBOOKS)}},
     )
     client.execute(env={**os.environ, **quick_java(), **environment})

@@ -38,14 +38,21 @@ def few_rows() -> LakeRows:
 
 
 @pytest.fixture(scope="module")
+def temp(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder that kernels have for what is temporary."""
+    return tmp_path_factory.mktemp("temp")
+
+
+@pytest.fixture(scope="module")
 def shown(
-    lake: Lake, few_rows: LakeRows, tmp_path_factory: pytest.TempPathFactory
+    lake: Lake, few_rows: LakeRows, temp: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, list[Shown]]:
     """Run every notebook on a lake of the shop's, each in a kernel of its own."""
     few = write_lake(few_rows, tmp_path_factory.mktemp("notebook-4") / "lake")
     paths = dict.fromkeys((path.stem for path in PATHS), lake.path) | {REPLAY: few.path}
     shown = {
-        path.stem: run(read(path), TXLAKE_LAKE=paths[path.stem], TXLAKE_AT=AT) for path in PATHS
+        path.stem: run(read(path), TXLAKE_LAKE=paths[path.stem], TXLAKE_AT=AT, TMPDIR=str(temp))
+        for path in PATHS
     }
     BUILT.mkdir(parents=True, exist_ok=True)
     for stem, outputs in shown.items():
@@ -107,6 +114,12 @@ def test_every_cell_runs_in_order_and_shows_something(
     cells = [number for number, cell in enumerate(read(path).cells) if cell.cell_type == "code"]
     assert [one.cell for one in outputs] == cells
     assert all(len(one.png) > 5_000 for one in outputs if one.kind == "picture")
+
+
+def test_a_notebook_that_has_ended_leaves_no_files(
+    shown: dict[str, list[Shown]], temp: Path
+) -> None:
+    assert shown and list(temp.iterdir()) == []
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
