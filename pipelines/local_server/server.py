@@ -11,6 +11,7 @@ If this process dies, even by kill -9, the server is killed (`pipelines/local_se
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import time
@@ -39,8 +40,8 @@ class ServerError(Exception):
 class LocalServer(ABC):
     """A server on loopback, started by `start` or `with`, ended by `stop` or `kill`.
 
-    `data_folder` keeps its data, settings and log; an old one is used again. `port` 0 means a free
-    one, chosen once.
+    `data_folder` keeps its data, settings, log and temporary files; an old one is used again.
+    `port` 0 means a free one, chosen once.
     """
 
     NAME: ClassVar[str]
@@ -85,7 +86,14 @@ class LocalServer(ABC):
         if self.is_running():
             return self
 
-        java = [str(java_binary()), *self.JAVA_OPTIONS, "-cp", class_path([self.JARS])]
+        temp = self._new_temp()
+        java = [
+            str(java_binary()),
+            *self.JAVA_OPTIONS,
+            f"-Djava.io.tmpdir={temp}",
+            "-cp",
+            class_path([self.JARS]),
+        ]
         if self._reserved is None:
             self._reserve()
 
@@ -134,6 +142,13 @@ class LocalServer(ABC):
     @abstractmethod
     def _probe(self) -> str | None:
         """Probes the server once. Output: None if it is ready, else its reply or error."""
+
+    def _new_temp(self) -> Path:
+        """Makes an empty folder for temporary files: a server that was killed has left its own."""
+        temp = self.data_folder / "temp"
+        shutil.rmtree(temp, ignore_errors=True)
+        temp.mkdir(parents=True)
+        return temp
 
     def _reserve(self) -> None:
         try:

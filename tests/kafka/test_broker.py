@@ -27,10 +27,16 @@ def create_topic(broker: Broker, topic: str) -> None:
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(DEADLINE_S)
 
 
-def produce(broker: Broker, topic: str, value: bytes) -> None:
+def produce(broker: Broker, topic: str, value: bytes, compression: str = "none") -> None:
     """Produce one record and wait until it is stored."""
     errors: list[object] = []
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "acks": "all"})
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "acks": "all",
+            "compression.type": compression,
+        }
+    )
     producer.produce(topic, value, timestamp=1, on_delivery=lambda error, _: errors.append(error))
     assert producer.flush(DEADLINE_S) == 0
     assert errors == [None]
@@ -117,6 +123,19 @@ def test_data_and_port_survive_restart_and_kill_and_are_released_at_the_end(
     assert not is_listening(HOST, broker.port)
     with Broker(tmp_path / "other", port=broker.port) as other:
         assert other.bootstrap_servers == servers
+
+
+def test_a_broker_that_is_killed_leaves_no_files_outside_its_folder(tmp_path: Path) -> None:
+    with Broker(tmp_path) as broker:
+        create_topic(broker, "compressed")
+        produce(broker, "compressed", b"one" * 1_000, "lz4")  # Kafka unpacks a library for it
+        broker.kill()
+        left = set((tmp_path / "temp").iterdir())
+        assert [path for path in left if path.name.startswith("liblz4")]
+
+        broker.start()
+        assert consume(broker, "compressed", "after-kill").value() == b"one" * 1_000
+        assert left.isdisjoint((tmp_path / "temp").iterdir())
 
 
 def test_taken_port_is_one_sentence(broker: Broker, tmp_path: Path) -> None:
