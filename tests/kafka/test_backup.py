@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from pipelines.errors import LostInputError
@@ -19,6 +18,7 @@ from pipelines.settings import Settings
 from storage.lake.lake import Lake
 from storage.verify.run import verify
 from tests.support.job import Job, refusal, running, settings_for
+from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter
 from tests.support.operator import conf_of, said
 from tests.support.publishers import consumed, publish_all
@@ -159,7 +159,7 @@ def test_a_backup_that_is_older_than_kafkas_retention_is_refused_and_a_loss_can_
         send(wire, "b", "c")
         job.wait_for(lambda: bodies(job) == ["a", "b", "c"], "the messages after it")
 
-    admin = AdminClient({"bootstrap.servers": settings.kafka.bootstrap_servers})
+    admin = admin_client(settings.kafka.bootstrap_servers)
     for topic in (settings.kafka.half_topic, settings.kafka.op_topic):  # as retention does
         for future in admin.delete_records([TopicPartition(topic, 0, 3)]).values():
             future.result(10)

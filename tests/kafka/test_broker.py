@@ -12,18 +12,19 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, Message, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
 from pipelines.local_broker.broker import Broker, BrokerError
 from pipelines.local_server.ports import is_listening
 from pipelines.local_server.server import HOST
+from tests.support.kafka_admin import admin_client
 
 DEADLINE_S = 240.0
 
 
 def create_topic(broker: Broker, topic: str) -> None:
     """Create a topic of one partition."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = admin_client(broker.bootstrap_servers)
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(DEADLINE_S)
 
 
@@ -93,7 +94,7 @@ def test_record_comes_back_with_the_brokers_time(
 def test_topic_is_not_created_by_asking_for_it(
     broker: Broker, unique: Callable[[str], str]
 ) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = admin_client(broker.bootstrap_servers)
     topic = unique("nobody-made-me")
     for _ in range(2):
         error = admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].error

@@ -241,7 +241,7 @@ def test_a_hanging_listener_takes_a_bounded_number_and_does_not_hold_close(
     wait_until(lambda: len(hanging.asked) == 2, "checks taken")
     started = time.monotonic()
     producer.close()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < DEADLINE_S / 2, "no longer than its close_timeout_ms"
     assert len(hanging.asked) == 2
     # None of the six was answered, so none was committed: another producer is asked all.
     second = Listener()

@@ -12,7 +12,6 @@ import psutil
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import (
-    AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
@@ -25,6 +24,7 @@ from pipelines.settings import Settings
 from storage.lake.lake import Lake
 from storage.wire.record_kinds import ADMIN, HALF, OP
 from tests.support.job import Job, running, settings_for
+from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import half_headers
 from tests.support.processes import Process
 from tests.support.standby_processes import drivers_of
@@ -47,7 +47,7 @@ HEADERS: dict[str, list[tuple[str, bytes]]] = {
 
 def take_records_of(settings: Settings, size: int) -> None:
     """Raise max.message.bytes of all topics."""
-    admin = AdminClient({"bootstrap.servers": settings.kafka.bootstrap_servers, "log_level": 0})
+    admin = admin_client(settings.kafka.bootstrap_servers)
     change = ConfigEntry(
         "max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 from pyspark.sql import SparkSession
 
 from pipelines.local_broker.broker import Broker
@@ -27,6 +27,7 @@ from tests.support.crash_scenario import ANSWERING, WRITES, CrashScenario
 from tests.support.epoch_harness import rows_of, tables_of
 from tests.support.fault_points import Crash, FaultPoints, SeenError
 from tests.support.job import settings_for
+from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter
 
 MODES = ("crash before", "crash after", "error after")
@@ -55,7 +56,7 @@ def story(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         transaction={"check_max": 1},
         lake={"pending_snapshot_epochs": 3},
     )
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = admin_client(broker.bootstrap_servers)
     check_topic = f"{settings.kafka.check_topic_prefix}{ANSWERING}"
     for future in admin.create_topics([NewTopic(check_topic, 1)]).values():
         future.result(10)

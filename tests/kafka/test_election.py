@@ -13,7 +13,6 @@ from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
     AclPermissionType,
-    AdminClient,
     ResourcePatternType,
     ResourceType,
 )
@@ -30,6 +29,7 @@ from pipelines.settings import Settings
 from storage.errors import LakeLockedError, OwnerError
 from storage.lake.lake import Lake
 from tests.support.job import settings_for
+from tests.support.kafka_admin import admin_client
 from tests.support.wait import DEADLINE_S, wait_until
 
 Unique = Callable[[str], str]
@@ -219,7 +219,7 @@ def test_kafka_that_refuses_the_group_stops_the_driver_with_one_sentence(
             AclOperation.ALL,
             AclPermissionType.DENY,
         )
-        admin = AdminClient({"bootstrap.servers": own.bootstrap_servers})
+        admin = admin_client(own.bootstrap_servers)
         for future in admin.create_acls([refused]).values():
             future.result(10)
         election = Election(settings.kafka, settings.lake.path, "first")

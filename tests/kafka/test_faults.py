@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from pipelines.errors import LostInputError
 from pipelines.local_broker.broker import Broker
 from tests.support.job import Job, running, settings_for
+from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter
 from tests.support.transactions import bodies, commit, wait_for_bodies
 from tests.support.wait import wait_until
@@ -60,7 +61,7 @@ def test_a_half_topic_that_is_made_again_stops_the_running_job(
     try:
         commit(KafkaWriter(settings), "before")
         wait_for_bodies(job, "before")
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        admin = admin_client(broker.bootstrap_servers)
         _delete_topic(admin, settings.kafka.half_topic)
         job.prepare_topics()
         KafkaWriter(settings).half("of another log")
@@ -92,7 +93,7 @@ def test_records_that_retention_deletes_before_they_land_stop_the_running_job(
         job.wait_for(lambda: job.plans, "the epoch's commit")
         for _ in range(3):
             wire.half("lost")
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        admin = admin_client(broker.bootstrap_servers)
         place = TopicPartition(settings.kafka.half_topic, 0, 3)
         for future in admin.delete_records([place]).values():
             future.result(10)

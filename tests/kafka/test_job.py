@@ -10,6 +10,7 @@ import pytest
 from pipelines.local_broker.broker import Broker
 from storage.schemas import PUT
 from tests.support.job import Job, running, settings_for
+from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter
 from tests.support.raw_record import write_raw_record
 from txlake.protocol import (
@@ -295,9 +296,9 @@ def test_all_messages_of_one_transaction_are_delivered_in_one_epoch(
 
 
 def _create_check_topic(broker: Broker, topic: str) -> None:
-    from confluent_kafka.admin import AdminClient, NewTopic
+    from confluent_kafka.admin import NewTopic
 
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = admin_client(broker.bootstrap_servers)
     for future in admin.create_topics([NewTopic(topic, 1)]).values():
         future.result(10)
 

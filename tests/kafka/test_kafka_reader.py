@@ -24,6 +24,7 @@ from storage.tasks.kafka_reader import (
     read_records,
 )
 from storage.wire.decode import KAFKA
+from tests.support.kafka_admin import admin_client
 
 Unique = Callable[[str], str]
 
@@ -36,7 +37,7 @@ def source(broker: Broker) -> Iterator[KafkaSource]:
 
 
 def make_topic(broker: Broker, topic: str, partitions: int = 1, **config: str) -> AdminClient:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+    admin = admin_client(broker.bootstrap_servers)
     admin.create_topics([NewTopic(topic, partitions, config=config)])[topic].result(10)
     return admin
 

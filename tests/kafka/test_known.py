@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 from pyspark.sql import SparkSession
 
 from pipelines.local_broker.broker import Broker
 from tests.support.epoch_harness import EpochHarness
 from tests.support.job import settings_for
+from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter
 from txlake.protocol import COMMIT, PING
 
@@ -27,7 +28,7 @@ def test_the_halves_of_an_op_queue_without_a_half_queue_are_known_until_t(
     )
     config = {"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
     topic = NewTopic(settings.kafka.op_topic, settings.kafka.queues + 1, config=config)
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = admin_client(broker.bootstrap_servers)
     for future in admin.create_topics([topic]).values():
         future.result(10)
     wire = KafkaWriter(settings)

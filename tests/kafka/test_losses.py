@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from pipelines.cli.main import main
@@ -25,6 +24,7 @@ from storage.lake.lake import Lake
 from storage.lake.progress import read_progress
 from storage.verify.run import verify
 from tests.support.job import Job, refusal, running, settings_for
+from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter
 from tests.support.operator import conf_of
 from tests.support.wait import wait_until
@@ -49,7 +49,7 @@ class Cut:
 
     def delete_before(self, topic: str, partition: int, offset: int) -> None:
         """Delete the records of a partition before an offset, as retention does."""
-        admin = AdminClient({"bootstrap.servers": self.settings.kafka.bootstrap_servers})
+        admin = admin_client(self.settings.kafka.bootstrap_servers)
         place = TopicPartition(topic, partition, offset)
         for future in admin.delete_records([place]).values():
             future.result(10)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
 from checker.frames import DUE
 from pipelines.epoch.checks import KafkaCheckSender
@@ -16,6 +16,7 @@ from pipelines.kafka_client.record_reader import read_kafka
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import KafkaSettings
 from tests.support.in_memory_job import InMemoryJob
+from tests.support.kafka_admin import admin_client
 
 Unique = Callable[[str], str]
 MIB = 1 << 20
@@ -24,7 +25,7 @@ COUNT = 120
 
 
 def make_topic(broker: Broker, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+    admin = admin_client(broker.bootstrap_servers)
     admin.create_topics([NewTopic(topic, 1)])[topic].result(10)
 
 

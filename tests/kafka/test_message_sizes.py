@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import (
-    AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
@@ -23,6 +22,7 @@ from pipelines.kafka_client.admin import KafkaAdmin
 from pipelines.kafka_client.connection import producer_config
 from pipelines.local_broker.broker import Broker
 from tests.support.job import running, settings_for
+from tests.support.kafka_admin import admin_client
 from tests.support.producers import CommitsWhenAsked, options_of
 from tests.support.wait import wait_until
 from txlake import (
@@ -53,12 +53,12 @@ def at_the_limit(topic: str, group: protocol.Headers, over: int = 0) -> Message:
 
 
 def make_topic(servers: str, topic: str, **config: str) -> None:
-    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    admin = admin_client(servers)
     admin.create_topics([NewTopic(topic, 1, config=config)])[topic].result(10)
 
 
 def batch_bytes_max_of(servers: str, topic: str) -> int:
-    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    admin = admin_client(servers)
     resource = ConfigResource(ResourceType.TOPIC, topic)
     config = admin.describe_configs([resource])[resource].result(10)
     return int(config["max.message.bytes"].value)
@@ -145,7 +145,7 @@ def test_a_topic_that_takes_less_is_warned_of_in_one_sentence(
         "max.message.bytes", str(KAFKAS_DEFAULT), incremental_operation=AlterConfigOpType.SET
     )
     resource = ConfigResource(ResourceType.TOPIC, half_topic, incremental_configs=[change])
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = admin_client(broker.bootstrap_servers)
     admin.incremental_alter_configs([resource])[resource].result(10)
     wait_until(
         lambda: batch_bytes_max_of(broker.bootstrap_servers, half_topic) == KAFKAS_DEFAULT,

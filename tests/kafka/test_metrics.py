@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from pipelines.health.groups import ANSWER_MS, NEWEST_CHECKS
@@ -17,6 +16,7 @@ from pipelines.local_broker.broker import Broker
 from pipelines.local_server.ports import is_listening
 from tests.support.http_client import free_port, get
 from tests.support.job import Job, settings_for
+from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter
 from tests.support.metrics_client import Samples, samples_of
 from tests.support.operator import said
@@ -43,7 +43,7 @@ def by_label(samples: Samples, name: str) -> dict[str, float]:
 
 def make_topic(broker: Broker, name: str) -> None:
     """Make a topic, as a producer of a group makes its check topic."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = admin_client(broker.bootstrap_servers)
     admin.create_topics([NewTopic(name, 1)])[name].result(30)
 
 

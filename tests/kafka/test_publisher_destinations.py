@@ -6,10 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka.admin import AdminClient
-
 from pipelines.local_broker.broker import Broker
 from pipelines.publish.status import find_publishers
+from tests.support.kafka_admin import admin_client
 from tests.support.publishers import PublishedLake, PublisherThread, publish_all
 from tests.support.secure_broker import secure_broker
 from tests.support.two_brokers import two_brokers
@@ -62,12 +61,12 @@ def test_another_cluster_of_two_brokers_is_published_to_and_waited_for(
             tmp_path / "lake", broker.bootstrap_servers, "far", bootstrap_servers=servers
         )
         settings = lake.settings()
-        assert len(AdminClient({"bootstrap.servers": servers}).list_topics().brokers) == 2
+        assert len(admin_client(servers).list_topics().brokers) == 2
         lake.send(*orders(4))
         lake.servers = servers
         with PublisherThread(settings) as publisher:
             publisher.wait_until(lambda: count(lake) == 4, "four are published")
-            topics = AdminClient({"bootstrap.servers": servers}).list_topics(timeout=30).topics
+            topics = admin_client(servers).list_topics(timeout=30).topics
             leaders = {one.leader for one in topics[lake.destination()].partitions.values()}
             assert leaders == {1, 2}
 

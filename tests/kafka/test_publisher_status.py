@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from pipelines.errors import JobError
 from pipelines.kafka_client import connection
@@ -27,6 +26,7 @@ from pipelines.publish.status import find_publishers, read_publishers
 from pipelines.settings import Settings
 from storage.rows import milliseconds
 from tests.support.history import History
+from tests.support.kafka_admin import admin_client
 from tests.support.metrics_client import ReportedHistory, reporter_of
 from tests.support.operator import said
 from tests.support.publishers import PublishedLake, offset_of, publish_all
@@ -155,7 +155,7 @@ def test_why_a_publisher_has_stopped_is_told_until_it_publishes_again(
     shutil.move(away, begins)
     assert (stop().cause, stop().reason, stop().topic) == ("broken_lake", str(broken.value), "")
 
-    admin = AdminClient({"bootstrap.servers": lake.servers})
+    admin = admin_client(lake.servers)
     admin.delete_topics([lake.destination()])[lake.destination()].result()
     wait_until(
         lambda: lake.destination() not in admin.list_topics(timeout=30).topics, "it is deleted"

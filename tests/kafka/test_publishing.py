@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
 from pipelines.jvm.jars import class_path
@@ -25,6 +24,7 @@ from pipelines.publish.retention import PublishedPositions
 from pipelines.publish.status import read_publishers
 from pipelines.publish.transactions import Transactions
 from tests.support.job import wait_until
+from tests.support.kafka_admin import admin_client
 from tests.support.operator import said as output_of
 from tests.support.optional import java_with_compiler
 from tests.support.publishers import (
@@ -561,7 +561,7 @@ def _count(lake: PublishedLake) -> int:
 
 
 def delete_topic(lake: PublishedLake, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": lake.servers})
+    admin = admin_client(lake.servers)
     admin.delete_topics([topic])[topic].result()
     wait_until(lambda: topic not in admin.list_topics(timeout=30).topics, f"{topic} is deleted")
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from click.testing import CliRunner
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from pipelines.cli.main import main
+from tests.support.kafka_admin import admin_client
 from tests.support.rights_broker import RightsBroker
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -50,7 +50,7 @@ def waits_of(broker: RightsBroker, user: str) -> list[float]:
 
 def test_a_group_that_floods_is_held_by_its_quota_and_no_other(tmp_path: Path) -> None:
     with RightsBroker(tmp_path / "broker", ("flood", "calm")) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        admin = admin_client(broker.bootstrap_servers)
         for made in admin.create_topics([NewTopic(HALF_TOPIC, 1)]).values():
             made.result(60)
         broker.give(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, AlterConfigOpType
+from confluent_kafka.admin import AlterConfigOpType
 from confluent_kafka.admin._config import ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from pyspark.sql import SparkSession
@@ -19,6 +19,7 @@ from pipelines.settings import Settings
 from storage.lake.lake import Lake
 from storage.wire.record_kinds import KINDS
 from tests.support.job import running, settings_for
+from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter, half_headers
 from tests.support.transactions import commit, wait_for_bodies
 from txlake import protocol as p
@@ -32,7 +33,7 @@ TIMES = (
 
 def alter(settings: Settings, configs: Mapping[str, str]) -> None:
     """Change settings of all topics of a job."""
-    admin = AdminClient({"bootstrap.servers": settings.kafka.bootstrap_servers})
+    admin = admin_client(settings.kafka.bootstrap_servers)
     changed = [
         ConfigResource(
             ResourceType.TOPIC,

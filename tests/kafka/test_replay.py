@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 from pyspark.sql import SparkSession
 
 from pipelines.epoch.task_sizing import TaskSizing
@@ -29,6 +29,7 @@ from storage.lake.lake import Lake
 from storage.verify.run import verify as verify_invariants
 from tests.support.epoch_harness import EpochHarness, rows_of
 from tests.support.job import settings_for
+from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter, half_headers
 from txlake.protocol import CANCEL, COMMIT, CREATE_TOPIC, RESUME, ROLLBACK, UNKNOWN
 
@@ -108,7 +109,7 @@ def history(
         transaction={"check_max": 1},
         lake={"pending_snapshot_epochs": 3},
     )
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = admin_client(broker.bootstrap_servers)
     check_topic = f"{settings.kafka.check_topic_prefix}{ANSWERING}"
     for future in admin.create_topics([NewTopic(check_topic, 1)]).values():
         future.result(10)

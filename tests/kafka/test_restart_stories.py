@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 from pyspark.sql import SparkSession
 
 from pipelines.local_broker.broker import Broker
@@ -23,6 +23,7 @@ from storage.lake.lake import Lake
 from storage.verify.run import verify
 from tests.support.epoch_harness import EpochHarness
 from tests.support.job import settings_for
+from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter
 from txlake.protocol import COMMIT, RESUME
 
@@ -43,7 +44,7 @@ class Told:
     def __post_init__(self) -> None:
         self.wire = KafkaWriter(self.settings)
         self._rig = self._new_rig()
-        admin = AdminClient({"bootstrap.servers": self.settings.kafka.bootstrap_servers})
+        admin = admin_client(self.settings.kafka.bootstrap_servers)
         topic = NewTopic(f"{self.settings.kafka.check_topic_prefix}g", 1)
         for future in admin.create_topics([topic]).values():
             future.result(10)

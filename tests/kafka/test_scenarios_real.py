@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 from pyspark.sql import SparkSession
 
 from pipelines.local_broker.broker import Broker
@@ -24,6 +24,7 @@ from tests.support.cases import Case, Result
 from tests.support.epoch_harness import EpochHarness
 from tests.support.history import SILENT, Row
 from tests.support.job import settings_for
+from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter, half_headers
 from tests.support.steps import world_of
 from tests.unit.checker import (
@@ -80,7 +81,7 @@ class Play:
 
     def make_topics(self) -> None:
         kafka = self._settings.kafka
-        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        admin = admin_client(kafka.bootstrap_servers)
         config = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}
         wide = [
             NewTopic(t, len(self.stories), config=config)

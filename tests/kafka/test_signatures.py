@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from pipelines.cli.main import main
@@ -23,6 +22,7 @@ from storage.verify.run import verify as verify_invariants
 from tests.support.epoch_harness import EpochHarness
 from tests.support.fault_points import Crash, FaultPoints
 from tests.support.job import Job, running, settings_for
+from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter, half_headers
 from tests.support.operator import conf_of
 from tests.support.producers import options_of
@@ -254,7 +254,7 @@ def codecs(broker: Broker, topic: str) -> set[int]:
 
 def job_topics(settings: Settings) -> set[str]:
     """Return the topics that Kafka has."""
-    admin = AdminClient({"bootstrap.servers": settings.kafka.bootstrap_servers})
+    admin = admin_client(settings.kafka.bootstrap_servers)
     return set(admin.list_topics(timeout=10).topics)
 
 

@@ -31,6 +31,7 @@ from storage.errors import LakeLockedError, NewerLakeError
 from storage.lake.lake import Lake
 from storage.schemas import TABLES
 from tests.support.job import Job, refusal, running, settings_for
+from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter
 from tests.support.operator import conf_of, said
 from tests.support.wait import wait_until
@@ -137,7 +138,7 @@ def test_a_deleted_checkpoint_loses_nothing(
 
 
 def _alter(broker: Broker, topic: str, name: str, value: str) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = admin_client(broker.bootstrap_servers)
     change = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
     for future in admin.incremental_alter_configs([resource]).values():
@@ -197,7 +198,7 @@ def test_a_half_topic_that_grows_before_the_op_topic_stops_the_running_job_in_on
     """What was landed stays, and with the op topic grown, too, the job goes on."""
     settings = settings_for(broker, tmp_path / "lake", unique("grown"))
     queues = settings.kafka.queues
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = admin_client(broker.bootstrap_servers)
     job = Job(settings).start()
     try:
         wire = KafkaWriter(settings)
@@ -266,7 +267,7 @@ def test_fewer_op_partitions_than_half_partitions_are_refused(
     broker: Broker, tmp_path: Path, unique: Unique
 ) -> None:
     settings = settings_for(broker, tmp_path / "lake", unique("fewer"))
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = admin_client(broker.bootstrap_servers)
     config = {"message.timestamp.type": "LogAppendTime"}
     topics = [
         NewTopic(settings.kafka.half_topic, 3, config=config),
@@ -288,7 +289,7 @@ def test_a_deleted_topic_stops_the_job_and_says_what_is_lost(
     with running(settings) as job:
         wire.half("a")
         job.wait_for_rows("half", 1)
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = admin_client(broker.bootstrap_servers)
     for future in admin.delete_topics([settings.kafka.half_topic]).values():
         future.result(10)
     wait_until(
@@ -314,7 +315,7 @@ def test_records_deleted_before_they_landed_stop_the_job_and_are_named(
         job.wait_for_rows("half", 1)
     for _ in range(3):
         wire.half("lost")
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = admin_client(broker.bootstrap_servers)
     for future in admin.delete_records([TopicPartition(settings.kafka.half_topic, 0, 3)]).values():
         future.result(10)
     error = refusal(settings)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 from pyspark.sql import SparkSession
 
 from pipelines.local_broker.broker import Broker
@@ -31,6 +31,7 @@ from tests.support.fault_points import Crash, FaultPoints, SeenError
 from tests.support.fault_proxy import FaultProxy
 from tests.support.faults import Fault, LostAnswer
 from tests.support.job import settings_for
+from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter
 from tests.support.store import Bucket, make_bucket
 
@@ -99,7 +100,7 @@ def story(store: Store, broker: Broker, spark: SparkSession) -> Iterator[StoreSt
             transaction={"check_max": 1},
             lake={"pending_snapshot_epochs": 3},
         )
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        admin = admin_client(broker.bootstrap_servers)
         check_topic = f"{settings.kafka.check_topic_prefix}{ANSWERING}"
         for future in admin.create_topics([NewTopic(check_topic, 1)]).values():
             future.result(10)

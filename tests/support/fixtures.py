@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.kafka_admin import admin_client
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -38,11 +40,10 @@ def require_no_default_topics(servers: str) -> None:
 
     Two that both took the default names would meet: the second finds the first one's topics.
     """
-    from confluent_kafka.admin import AdminClient
 
     from txlake.protocol import ADMIN_TOPIC, HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC
 
-    topics = AdminClient({"bootstrap.servers": servers}).list_topics(timeout=30).topics
+    topics = admin_client(servers).list_topics(timeout=30).topics
     shared = topics.keys() & {ADMIN_TOPIC, HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC}
     assert not shared, f"a test made {sorted(shared)} on the broker that tests share"
 

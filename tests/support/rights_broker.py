@@ -21,6 +21,7 @@ from pipelines.jvm.jars import class_path
 from pipelines.jvm.java import java_binary
 from pipelines.local_broker.broker import Broker
 from pipelines.local_server.server import HOST
+from tests.support.kafka_admin import admin_client
 from tests.support.wait import wait_until
 
 PASSWORD = "of a test"
@@ -90,7 +91,7 @@ class RightsBroker(Broker):
 
     def give(self, rows: Iterable[dict[str, Any]]) -> None:
         """Add rights, as `txlake acl print -o json` has them, and wait until they hold."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        admin = admin_client(self.bootstrap_servers)
         bindings = [AclBinding(*of_row) for of_row in _parts(rows)]
         for future in admin.create_acls(bindings).values():
             future.result(60)
@@ -99,7 +100,7 @@ class RightsBroker(Broker):
 
     def take(self, rows: Iterable[dict[str, Any]]) -> None:
         """Take rights away, and wait until they do not hold any more."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        admin = admin_client(self.bootstrap_servers)
         filters = [AclBindingFilter(*of_row) for of_row in _parts(rows)]
         for future in admin.delete_acls(filters).values():
             future.result(60)

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._scram import (
     ScramCredentialInfo,
     ScramMechanism,
@@ -17,6 +16,7 @@ from confluent_kafka.admin._scram import (
 from pipelines.local_broker.broker import Broker
 from pipelines.local_server.server import HOST
 from tests.support.certificates import LOOPBACK, Authority, Certificate
+from tests.support.kafka_admin import admin_client
 from tests.support.token_server import TokenServer
 
 USER, PASSWORD = "alice", '"hidden from all" with \\ in it'
@@ -63,7 +63,7 @@ class SecureBroker(Broker):
 
     def add_user(self, password: str = PASSWORD) -> None:
         """Makes the user known to the SCRAM listeners, or changes the password."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        admin = admin_client(self.bootstrap_servers)
         kinds = (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
         for kind in kinds:
             info = ScramCredentialInfo(kind, 4096)

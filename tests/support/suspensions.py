@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from pipelines.job.election import Election
@@ -34,6 +33,7 @@ from tests.support.crash_scenario import ANSWERING, WRITES, CrashScenario
 from tests.support.driver_processes import driver, stop_here
 from tests.support.epoch_harness import EpochHarness, decided_rows_of
 from tests.support.fault_points import FaultPoints
+from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter
 from tests.support.maintenance_rounds import NOW_GONE, parquet_files
 from txlake.protocol import COMMIT
@@ -136,7 +136,7 @@ def story_of(
     settings: Settings, folder: Path, uri: str = "", options: dict[str, str] | None = None
 ) -> LightStory:
     """Returns a story whose first two epochs are run, in the folder `before`."""
-    admin = AdminClient({"bootstrap.servers": settings.kafka.bootstrap_servers})
+    admin = admin_client(settings.kafka.bootstrap_servers)
     check_topic = f"{settings.kafka.check_topic_prefix}{ANSWERING}"
     for future in admin.create_topics([NewTopic(check_topic, 1)]).values():
         future.result(10)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from tests.support.kafka_admin import admin_client
 from tests.support.wait import wait_until
 from txlake import ProducerOptions, protocol
 
@@ -38,7 +38,7 @@ class TransactionTopics:
         self.half, self.op = f"half-{name}", f"op-{name}"
         self.schedule = f"schedule-{name}"
         self.check_prefix = f"check-{name}-"
-        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+        self._admin = admin_client(bootstrap_servers)
         self.make(self.half, partitions)
         self.make(self.op, partitions)
 
