@@ -91,7 +91,7 @@ def test_what_is_in_flight_is_bounded(
         go_on.wait(DEADLINE_S)
         return COMMIT
 
-    with make_producer(topics, listener, in_flight_max=3, send_timeout_ms=1000) as producer:
+    with make_producer(topics, listener, in_flight_max=3, send_timeout_ms=3_000) as producer:
         for _ in range(3):
             producer.send_pipelined(MESSAGE, hold)
         with pytest.raises(SendError, match="3 transactions in flight"):
