@@ -40,7 +40,6 @@ _OWN_NEW: Final = frozenset(p.PUBLISHED_HEADERS) - p.RESERVED_HEADERS
 
 Header = tuple[str, str | bytes | None]  # the type of librdkafka's client; ours are bytes
 
-
 # A record to be written: its value, key, time (epoch ms) and headers. A plain tuple: a million of
 # them as a class of ours take a second.
 Record = tuple[bytes | None, bytes | None, int, list[Header]]
@@ -71,10 +70,10 @@ class RecordMaker:
         the record then has the time of its delivery.
         """
         bodies = _as_bytes(rows["body"])
-        keys = _as_bytes(rows["keys"]) if self._has_keys else itertools.repeat(None)
+        keys = _as_bytes(rows["keys"]) if self._has_keys else [None] * len(bodies)
         times = _times(rows, at_ms)
 
-        return zip(bodies, keys, times, self._headers(rows), strict=False)
+        return zip(bodies, keys, times, self._headers(rows), strict=True)
 
     def _headers(self, rows: pa.Table) -> Iterator[list[Header]]:
         """Returns the headers of each row, ours before a user's.
@@ -86,19 +85,19 @@ class RecordMaker:
         own = [
             _header_of_rows(p.QUEUE_OFFSET, rows["queue_offset"].cast(pa.string())),
             _header_of_rows(p.PLACE, _places(rows)),
-            itertools.repeat(self._topic),
-            itertools.repeat(self._lake),
+            itertools.repeat(self._topic, rows.num_rows),
+            itertools.repeat(self._lake, rows.num_rows),
             *(_header_of_rows(name, values) for name, values in present),
         ]
 
         is_full = not any(values.null_count for _, values in present)
         properties = _Properties(rows)
         if is_full and properties.count is not None:
-            return map(list, zip(*own, *properties.columns(), strict=False))
+            return map(list, zip(*own, *properties.columns(), strict=True))
 
         return (
             [*(header for header in ours if header[1] is not None), *users]
-            for ours, users in zip(zip(*own, strict=False), properties.of_rows(), strict=False)
+            for ours, users in zip(zip(*own, strict=True), properties.of_rows(), strict=True)
         )
 
 
@@ -108,7 +107,7 @@ def _has_values(column: pa.ChunkedArray) -> bool:
 
 def _header_of_rows(name: str, values: pa.ChunkedArray) -> Iterator[Header]:
     """Returns a header of each row."""
-    return zip(itertools.repeat(name), _as_bytes(values), strict=False)
+    return zip(itertools.repeat(name, len(values)), _as_bytes(values), strict=True)
 
 
 def _as_bytes(values: pa.ChunkedArray | pa.Array) -> list[Any]:
