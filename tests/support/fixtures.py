@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -52,6 +53,12 @@ def require_no_default_topics(servers: str) -> None:
 def unique() -> Callable[[str], str]:
     """Return names for topics and groups: tests that share a broker must not meet."""
     return lambda name: f"{name}-{next(_NUMBERS)}"
+
+
+@pytest.fixture(autouse=True)
+def no_progress_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what commands say of their progress: only a slow machine gets such lines."""
+    monkeypatch.setattr("pipelines.progress._LINE_EVERY_S", math.inf)
 
 
 @pytest.fixture(scope="module", autouse=True)

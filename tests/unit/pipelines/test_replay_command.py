@@ -18,6 +18,8 @@ from pipelines.replay import what_if
 from pipelines.settings import SettingsError
 from tests.support.lake_rows import LakeRows
 
+LINE_EVERY_S = progress._LINE_EVERY_S  # before a fixture makes it endless
+
 
 def numbers(**parameters: Any) -> Callable[[Path], dict[str, tuple[int, int]]]:
     def ask(path: Path) -> dict[str, tuple[int, int]]:
@@ -180,6 +182,7 @@ def test_progress_is_a_bar_with_its_end_on_a_terminal() -> None:
 def test_progress_is_a_line_every_ten_seconds_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     lines, seconds = io.StringIO(), 0.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: seconds)
+    monkeypatch.setattr(progress, "_LINE_EVERY_S", LINE_EVERY_S)
     with progress_bar("replay", "records", lines) as told:
         for seconds in (1.0, 9.9, 10.0, 19.9, 21.0):
             told(int(seconds * 100), 5_000)
