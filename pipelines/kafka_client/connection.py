@@ -38,7 +38,7 @@ _RIGHTS: Final = (
 _REQUESTS: Final = (KafkaError.TOPIC_EXCEPTION, KafkaError.POLICY_VIOLATION)
 # How librdkafka says that a listener does not speak TLS.
 _NO_TLS: Final = "PLAINTEXT broker listener"
-_NOTHING, _INFO = 0, 6  # syslog's levels, which librdkafka has
+_EMERGENCY, _INFO = 0, 6  # syslog's levels, which librdkafka has
 
 log = logging.getLogger("txlake.librdkafka")
 Answer = TypeVar("Answer")
@@ -81,13 +81,12 @@ def client_config(
 
     Its own log lines are hidden, or at debug level in ours, when the client is polled.
     """
-    is_logged = log.isEnabledFor(logging.DEBUG)
     return {
         **client,
         "bootstrap.servers": bootstrap_servers,
-        "log_level": _INFO if is_logged else _NOTHING,
+        "log_level": _INFO if log.isEnabledFor(logging.DEBUG) else _EMERGENCY,
         "error_cb": error_callback or ErrorCallback(),
-        **({"logger": _AtDebug()} if is_logged else {}),
+        "logger": _AtDebug(),  # without one, librdkafka writes to stderr that a producer is fenced
     }
 
 

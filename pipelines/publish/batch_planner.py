@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from pipelines.publish.batch_limits import ALONE, QueueRows, cuts, has_large_epoch
 from pipelines.publish.committed import AHEAD_BYTES, Queue
 from pipelines.publish.topics import PublishedTopic, group_by_topic
+from pipelines.publish.transaction_limit import TransactionLimit
 from pipelines.settings import PublisherSettings
 
 _PLAN_ROWS: Final = 50_000  # the rows of a backlog that are read to find where to cut
@@ -22,8 +23,14 @@ _AHEAD_BYTES_MIN: Final = 262_144  # that a topic reads ahead where many are beh
 class BatchPlanner:
     """Plans where the transactions of one publisher end. Input: its open topics, by name."""
 
-    def __init__(self, publisher: PublisherSettings, topics: Mapping[str, PublishedTopic]) -> None:
+    def __init__(
+        self,
+        publisher: PublisherSettings,
+        limit: TransactionLimit,
+        topics: Mapping[str, PublishedTopic],
+    ) -> None:
         self._publisher = publisher
+        self._limit = limit
         self._topics = topics
 
     def cuts(self, behind: Mapping[Queue, int]) -> Iterator[dict[Queue, int]]:
@@ -31,8 +38,8 @@ class BatchPlanner:
 
         Input: where each queue ends that has messages to publish.
         """
-        messages = self._count(behind)
-        if messages <= min(_PLAN_ROWS_MIN, self._publisher.transaction_messages_max):
+        messages = self.count(behind)
+        if messages <= min(_PLAN_ROWS_MIN, self._limit.messages):
             yield dict(behind)
             return
 
@@ -114,9 +121,10 @@ class BatchPlanner:
         sizes = [topic.rows.row_bytes() for topic in self._topics.values()]
         largest = max(sizes, default=0.0)
         by_bytes = self._publisher.transaction_bytes_max / largest if largest else float("inf")
-        return max(1, int(min(self._publisher.transaction_messages_max, by_bytes)))
+        return max(1, int(min(self._limit.messages, by_bytes)))
 
-    def _count(self, until: Mapping[Queue, int]) -> int:
+    def count(self, until: Mapping[Queue, int]) -> int:
+        """Returns the number of messages up to an offset of each queue."""
         return sum(
             end - self._topics[name].rows.positions[queue_id]
             for (name, queue_id), end in until.items()

@@ -16,6 +16,7 @@ from pipelines.publish.committed import open_lake
 from pipelines.publish.destination import Destination
 from pipelines.publish.errors import FencedError
 from pipelines.publish.publisher import Turn
+from pipelines.publish.transaction_limit import TransactionLimit
 from pipelines.publish.transactions import transactional_id
 from pipelines.settings import PublisherSettings, Settings, SettingsError
 from txlake.errors import StoreAwayError
@@ -66,6 +67,7 @@ class PublisherProcess:
         self._settings = settings
         self._publisher = publisher
         self._stop = threading.Event()
+        self._limit = TransactionLimit(publisher)
         self._away_since: float | None = None  # Kafka, or the lake's store; monotonic s
         self._warned_at = 0.0
 
@@ -134,7 +136,7 @@ class PublisherProcess:
 
         while not self._stop.is_set() and member.is_active:
             try:
-                Turn(self._settings, self._publisher, self._stop, is_active).run()
+                Turn(self._settings, self._publisher, self._stop, is_active, self._limit).run()
                 return
             except FencedError as error:
                 log.warning("publisher %s starts again: %s", self._publisher.name, error)

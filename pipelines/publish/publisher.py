@@ -20,11 +20,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from pipelines.errors import JobError, StartError
+from pipelines.errors import JobError, KafkaAwayError, StartError
 from pipelines.publish.batch_planner import BatchPlanner
 from pipelines.publish.committed import CommittedEpochs, Queue, open_lake, require_epochs
 from pipelines.publish.destination import Destination
-from pipelines.publish.errors import PublishError, RefusedRecordError
+from pipelines.publish.errors import FencedError, PublishError, RefusedRecordError
 from pipelines.publish.progress import (
     BROKEN_LAKE,
     NOTHING,
@@ -40,6 +40,7 @@ from pipelines.publish.records import Record, own_headers
 from pipelines.publish.stored_times import StoredTimes
 from pipelines.publish.topic_opener import TopicOpener
 from pipelines.publish.topics import PublishedTopic, group_by_topic, record_bytes_max
+from pipelines.publish.transaction_limit import TransactionLimit
 from pipelines.publish.transactions import (
     EACH_ALONE,
     AddressedRecord,
@@ -72,7 +73,8 @@ _STORE_PAUSES: Final = _Pauses(0.1, 0.5, 1.5)  # there each look is a request
 
 
 class Turn:
-    """One turn. Input: `is_active`: whether this process still is the elected one.
+    """One turn. Input: `is_active`: whether this process still is the elected one; the limit of its
+    transactions, which the turns of a process share.
 
     Errors: FencedError; PublishError; RefusedRecordError; KafkaAwayError; LakeError, StoreAwayError
     (those of `txlake`).
@@ -84,9 +86,11 @@ class Turn:
         publisher: PublisherSettings,
         stop: threading.Event,
         is_active: Callable[[], bool],
+        limit: TransactionLimit,
     ) -> None:
         self._settings = settings
         self._publisher = publisher
+        self._limit = limit
         self._stop = stop
         self._is_active = is_active
         self._record_bytes_max = record_bytes_max(settings, publisher)
@@ -101,7 +105,7 @@ class Turn:
 
         self._opener = TopicOpener(settings, publisher, self._lake, self._epochs, self._destination)
         self._topics = self._opener.topics
-        self._planner = BatchPlanner(publisher, self._topics)
+        self._planner = BatchPlanner(publisher, limit, self._topics)
         self._is_done = False
         self._look_at = 0.0
         self.published = 0
@@ -270,6 +274,9 @@ class Turn:
         Errors: those of `Turn`; a record that is refused ends the turn with its name.
         """
         count = 0
+        messages = self._planner.count(cut)
+        began_at = time.monotonic()
+
         try:
             self._transactions.begin()
             for topic, queue_id, records in self._records(cut):
@@ -278,7 +285,11 @@ class Turn:
             self._commit(moved)
         except RecordRefusedError as refused:
             raise self._name_refused(cut, refused) from refused
+        except (FencedError, KafkaAwayError):
+            self._limit.count_failed(time.monotonic() - began_at, messages)
+            raise
 
+        self._limit.count_committed(time.monotonic() - began_at)
         for progress in moved:
             self._topics[progress.topic].progress = progress
         self.published += count

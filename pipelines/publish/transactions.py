@@ -8,6 +8,7 @@ aborted (`find_refused`).
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
@@ -186,6 +187,9 @@ class Transactions:
         """Closes the producer: Kafka aborts an open transaction, or the next `init` does."""
         with suppress(KafkaException):
             self._producer.purge()
+        with suppress(KafkaException), warnings.catch_warnings():
+            # A producer that is fenced warns that it cannot abort its transaction: Kafka has.
+            warnings.simplefilter("ignore", RuntimeWarning)
             self._producer.close()
 
     def wait_for_partitions(self, destination: str, partitions: int) -> None:
@@ -288,7 +292,9 @@ def _to_error(error: KafkaError) -> Exception:
     code = error.code()
 
     if code in _FENCED_CODES:
-        return FencedError("another process has this publisher now")
+        return FencedError(
+            "another process has this publisher now, or its transaction took too long for Kafka"
+        )
     if code in _RECORD_CODES:
         return RecordRefusedError(error)
     if code in _ACL_CODES:

@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from deltalake import DeltaTable
 from pipelines.jvm.jars import class_path
 from pipelines.local_broker.broker import Broker
 from pipelines.publish.errors import FencedError, PublishError, RefusedRecordError
-from pipelines.publish.publisher import Turn
+from pipelines.publish.records import Record
 from pipelines.publish.retention import PublishedPositions
 from pipelines.publish.status import read_publishers
 from pipelines.publish.transactions import Transactions
@@ -34,6 +35,7 @@ from tests.support.publishers import (
     PublishedLake,
     PublisherThread,
     killed_publisher,
+    new_turn,
     offset_of,
     publish_all,
 )
@@ -159,6 +161,40 @@ def test_one_that_sleeps_longer_than_its_transaction_may_is_fenced_by_the_next(
     lake.require_published()
 
 
+def test_transactions_that_take_too_long_get_smaller_until_they_end_in_time(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    send = Transactions.send
+
+    def slowly(records: Iterable[Record]) -> Iterator[Record]:
+        for record in records:
+            time.sleep(0.1)
+            yield record
+
+    def send_slowly(self: Transactions, topic: str, queue: int, records: Iterable[Record]) -> int:
+        return send(self, topic, queue, slowly(records))
+
+    monkeypatch.setattr(Transactions, "send", send_slowly)
+    monkeypatch.setattr("pipelines.publish.process._FENCED_S", 0.1)
+    looks = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 100}
+    with Broker(tmp_path / "broker", properties=looks) as own:
+        lake = PublishedLake(
+            tmp_path / "lake", own.bootstrap_servers, "slow", transaction_timeout_ms=1_000
+        )
+        lake.send(*orders(24))
+        with PublisherThread(lake.settings()) as publisher:
+            publisher.wait_until(lambda: len(lake.consume()) == 24, "all is published")
+        lake.require_published()
+
+    said = [one.message for one in caplog.records if "transaction_timeout_ms" in one.message]
+    assert "with 24 messages failed after" in said[0] and said[0].endswith("at most 12")
+    assert "with 12 messages failed after" in said[1] and said[1].endswith("at most 6")
+    assert "fenced" not in capfd.readouterr().err, "librdkafka writes past Python's logging"
+
+
 def test_a_start_beside_one_that_still_publishes_goes_on_behind_it(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,7 +236,7 @@ def test_what_a_clean_up_of_the_log_hides_from_a_quick_look_is_published(make: M
     lake = make()
     settings = lake.settings()
     lake.send(*orders(3))
-    turn = Turn(settings, settings.publish["main"], threading.Event(), lambda: True)
+    turn = new_turn(settings)
     turn.begin()
     while turn.publish_committed():
         pass
@@ -227,7 +263,7 @@ def test_a_topic_that_grows_grows_in_kafka_first(make: Make) -> None:
     lake = make()
     settings = lake.settings()
     lake.send(*orders(4, real_queue_id=3))
-    turn = Turn(settings, settings.publish["main"], threading.Event(), lambda: True)
+    turn = new_turn(settings)
     turn.begin()
     assert turn.publish_committed()
 

@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from pipelines.publish.process import PublisherProcess
 from pipelines.publish.publisher import Turn
+from pipelines.publish.transaction_limit import TransactionLimit
 from pipelines.publish.transactions import Transactions
 from pipelines.settings import Settings, parse
 from storage.lake.lake import Lake
@@ -168,9 +169,15 @@ def consumed(servers: str, topic: str, isolation: str = "read_committed") -> lis
         consumer.close()
 
 
+def new_turn(settings: Settings, name: str = "main") -> Turn:
+    """Returns a turn of an elected publisher that nothing stops."""
+    publisher = settings.publish[name]
+    return Turn(settings, publisher, threading.Event(), lambda: True, TransactionLimit(publisher))
+
+
 def publish_all(settings: Settings, name: str = "main") -> int:
     """Publishes all that is committed, as an elected publisher does. Output: how many messages."""
-    turn = Turn(settings, settings.publish[name], threading.Event(), lambda: True)
+    turn = new_turn(settings, name)
     try:
         turn.begin()
         while turn.publish_committed():
