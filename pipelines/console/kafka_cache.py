@@ -62,7 +62,8 @@ class QueryCache:
     def ask(self, name: Hashable, query: Callable[[], T], *, is_form: bool = False) -> T:
         """Returns the reply to a query.
 
-        Input: `name`: two queries of one name are the same query.
+        Input: `name`: two queries of one name are the same query; `is_form`: somebody has sent a
+        form and waits for this reply.
         Errors: those of the query; NotAnsweredYetError if there is no reply yet: a page that is
         made within seconds gets it; KafkaAwayError if the query before had no reply.
         """

@@ -53,6 +53,8 @@ class LocalServer(ABC):
     def __init__(self, data_folder: Path | str, *, port: int, start_timeout_s: float) -> None:
         self.data_folder = Path(data_folder).absolute()
         self.log_path = self.data_folder / f"{self.NAME}.log"
+        # A start deletes it: its name is ours alone, whatever else the folder has.
+        self.temp_folder = self.data_folder / f"txlake-{self.NAME}-temp"
         self._ports = [port, *[0] * (self.PORTS - 1)]
         self._start_timeout_s = start_timeout_s
         self._reserved: ports.Reservation | None = None
@@ -86,11 +88,10 @@ class LocalServer(ABC):
         if self.is_running():
             return self
 
-        temp = self._new_temp()
         java = [
             str(java_binary()),
             *self.JAVA_OPTIONS,
-            f"-Djava.io.tmpdir={temp}",
+            f"-Djava.io.tmpdir={self.temp_folder}",
             "-cp",
             class_path([self.JARS]),
         ]
@@ -98,6 +99,7 @@ class LocalServer(ABC):
             self._reserve()
 
         try:
+            self._empty_temp()
             self._spawn(self._prepare(java))
             self._wait_until_it_answers()
         except BaseException:
@@ -143,12 +145,23 @@ class LocalServer(ABC):
     def _probe(self) -> str | None:
         """Probes the server once. Output: None if it is ready, else its reply or error."""
 
-    def _new_temp(self) -> Path:
-        """Makes an empty folder for temporary files: a server that was killed has left its own."""
-        temp = self.data_folder / "temp"
-        shutil.rmtree(temp, ignore_errors=True)
-        temp.mkdir(parents=True)
-        return temp
+    def _empty_temp(self) -> None:
+        """Makes the folder for temporary files; deletes those that a killed server has left."""
+        shutil.rmtree(self.temp_folder, ignore_errors=True)
+        self._make_folder(self.temp_folder)
+
+    def _make_folder(self, path: Path) -> None:
+        """Makes a folder within the data folder.
+
+        Errors: ServerError for a data folder that cannot be written.
+        """
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self.ERROR(
+                f"the data folder {self.data_folder} cannot be written ({error.strerror}): name "
+                "another"
+            ) from None
 
     def _reserve(self) -> None:
         try:

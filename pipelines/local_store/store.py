@@ -116,14 +116,14 @@ class Store(LocalServer):
     def create_bucket(self, bucket: str) -> None:
         """Creates a bucket: S3Proxy serves every folder as one.
 
-        Errors: StoreError if S3 has no bucket of such a name.
+        Errors: StoreError if S3 has no bucket of such a name, or the folder cannot be written.
         Replay: an existing bucket stays as it is.
         """
         if not _BUCKET.fullmatch(bucket):
             raise StoreError(
                 f"bucket {bucket!r}: 3 to 63 small letters, digits and dashes, no dash at an end"
             )
-        self.bucket_folder(bucket).mkdir(parents=True, exist_ok=True)
+        self._make_folder(self.bucket_folder(bucket))
 
     def _prepare(self, java_command: list[str]) -> list[str]:
         (self.data_folder / "buckets").mkdir(parents=True, exist_ok=True)

@@ -127,16 +127,28 @@ def test_data_and_port_survive_restart_and_kill_and_are_released_at_the_end(
 
 
 def test_a_broker_that_is_killed_leaves_no_files_outside_its_folder(tmp_path: Path) -> None:
+    own = tmp_path / "temp" / "of the user"
+    own.mkdir(parents=True)
     with Broker(tmp_path) as broker:
         create_topic(broker, "compressed")
         produce(broker, "compressed", b"one" * 1_000, "lz4")  # Kafka unpacks a library for it
         broker.kill()
-        left = set((tmp_path / "temp").iterdir())
+        left = set(broker.temp_folder.iterdir())
         assert [path for path in left if path.name.startswith("liblz4")]
 
         broker.start()
         assert consume(broker, "compressed", "after-kill").value() == b"one" * 1_000
-        assert left.isdisjoint((tmp_path / "temp").iterdir())
+        assert left.isdisjoint(broker.temp_folder.iterdir())
+        assert broker.temp_folder.parent == tmp_path
+    assert own.exists()
+
+
+def test_a_data_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    broker = Broker(tmp_path / "file" / "kafka")
+    with pytest.raises(BrokerError, match=r"^the data folder .*kafka cannot be written \(Not a"):
+        broker.start()
+    assert not is_listening(HOST, broker.port)
 
 
 def test_taken_port_is_one_sentence(broker: Broker, tmp_path: Path) -> None:

@@ -93,6 +93,12 @@ def test_bucket_of_a_wrong_name_is_one_sentence(name: str, tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_data_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=r"^the data folder .*s3 cannot be written \(Not a"):
+        Store(tmp_path / "file" / "s3").create_bucket("orders")
+
+
 def test_buckets_of_two_tests_do_not_meet(
     store: Store, bucket: Bucket, unique: Callable[[str], str]
 ) -> None:

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.kafka_admin import admin_client
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -42,6 +40,7 @@ def require_no_default_topics(servers: str) -> None:
     Two that both took the default names would meet: the second finds the first one's topics.
     """
 
+    from tests.support.kafka_admin import admin_client
     from txlake.protocol import ADMIN_TOPIC, HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC
 
     topics = admin_client(servers).list_topics(timeout=30).topics

@@ -41,7 +41,7 @@ OPTIONS = ProducerOptions(send_timeout_ms=60_000, close_timeout_ms=100)
 
 
 def in_child(run: Callable[[], None]) -> str:
-    """Returns what a call raises in a process that forked; fails if that takes more than 60 s."""
+    """Returns what a call raises in a process that forked; fails if that takes more than 30 s."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -54,7 +54,7 @@ def in_child(run: Callable[[], None]) -> str:
             os._exit(0)
 
     os.close(write)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 30  # half of the time-out of a send
     while os.waitpid(child, os.WNOHANG) == (0, 0):
         assert time.monotonic() < deadline, "the child still runs"
         time.sleep(0.01)
