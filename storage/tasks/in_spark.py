@@ -89,15 +89,20 @@ def _task_running() -> Iterator[None]:
 
     Giving it back after each task costs new pages (DECISIONS.md 3).
 
+    Garbage waits for the end of the task, when Spark's worker collects it: the headers of records
+    made the collector run all the time, which took 6 % of a landing.
+
     A timer's signal does it, not a thread: Arrow's allocator gives back only memory of the calling
     thread. The signal interrupts the worker's wait for a task, which Python then resumes. Only a
     process's main thread handles signals; Spark's workers run tasks there.
     """
     _configure_worker()
     signal.setitimer(signal.ITIMER_REAL, 0.0)
+    gc.disable()
     try:
         yield
     finally:
+        gc.enable()
         signal.setitimer(signal.ITIMER_REAL, _IDLE_S)
 
 

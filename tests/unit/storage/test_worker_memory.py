@@ -91,6 +91,25 @@ def test_arrays_of_a_task_get_the_pages_of_the_one_before_until_they_are_given_b
     assert after_all_was_given_back > first / 2, (first, after_all_was_given_back)
 
 
+_GARBAGE = """
+import gc
+from storage.tasks import in_spark
+
+try:
+    with in_spark._task_running():
+        print(gc.isenabled())
+        raise ValueError
+except ValueError:
+    print(gc.isenabled())
+"""
+
+
+def test_garbage_is_collected_between_tasks_and_not_within_one() -> None:
+    command = [sys.executable, "-c", _GARBAGE]
+    said = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert said.stdout.split() == ["False", "True"]
+
+
 @pytest.mark.parametrize(("rows", "is_large"), [(10, False), (11, True)])
 def test_task_that_lands_a_large_part_gives_back_at_once(
     rows: int, is_large: bool, monkeypatch: pytest.MonkeyPatch
