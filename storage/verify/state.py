@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from storage.verify.invariant import HALF, MESSAGE, NAMING, Invariant, differing, same
 from txlake.protocol import INSTANT_MS_MAX
 
-_NEVER = 9223372036854775807
+NEVER = 9223372036854775807
 
 
 def _changes(table: str, key: Iterable[str]) -> str:
@@ -35,7 +35,7 @@ SELECT DISTINCT p.epoch AS point, p.queue_id, p.queue_offset FROM (
   SELECT epoch, queue_id, queue_offset FROM pending WHERE change <> 'snapshot'
   UNION ALL
   SELECT unnest([epoch, end_epoch]), queue_id, queue_offset FROM halves
-  WHERE coalesce(end_epoch, {_NEVER}) > epoch
+  WHERE coalesce(end_epoch, {NEVER}) > epoch
   UNION ALL
   SELECT epoch, queue_id, queue_offset FROM attempts
   UNION ALL
@@ -54,7 +54,7 @@ SELECT p.point, h.*, u.rearm_epochs, u.rearm_ats, arm_at(u.rearm_epochs, p.point
     END AS deadline_ms
 FROM points p
 JOIN halves h ON {same(HALF, "p", "h")} AND h.epoch <= p.point
-  AND coalesce(h.end_epoch, {_NEVER}) > p.point
+  AND coalesce(h.end_epoch, {NEVER}) > p.point
 JOIN units u ON h.queue_id = u.queue_id AND h.unit_offset = u.unit_offset;
 {_changes("pending", HALF)}
 {_changes("waiting", NAMING)}
@@ -219,7 +219,7 @@ SELECT r.epoch, r.queue_id, r.queue_offset, {_needless(OF_HALVES)} FROM pending_
         "set, and no others.",
         f"""
 WITH spans AS (
-  SELECT f.*, p.at_ms AS landed_ms, coalesce(f.judged_epoch, {_NEVER}) AS gone_epoch
+  SELECT f.*, p.at_ms AS landed_ms, coalesce(f.judged_epoch, {NEVER}) AS gone_epoch
   FROM fates f JOIN plans p ON f.op_epoch = p.epoch
 ),
 several AS (FROM spans WHERE is_of_several AND is_whole),
@@ -250,7 +250,7 @@ carriers AS (
   SELECT p.point, p.queue_id, p.op_queue_offset, min(o.position) AS position
   FROM (SELECT DISTINCT point, queue_id, op_queue_offset FROM points) p
   JOIN several o ON {same(_OPERATION, "p", "o")} AND o.op_epoch <= p.point
-    AND o.gone_epoch > p.point AND coalesce(o.resolve_epoch, {_NEVER}) > p.point
+    AND o.gone_epoch > p.point AND coalesce(o.resolve_epoch, {NEVER}) > p.point
   GROUP BY ALL
 ),
 carried AS (
@@ -288,7 +288,7 @@ FROM waiting_changes r
         "no others.",
         f"""
 WITH spans AS (
-  SELECT d.*, coalesce(g.epoch, {_NEVER}) AS gone_epoch
+  SELECT d.*, coalesce(g.epoch, {NEVER}) AS gone_epoch
   FROM (FROM due WHERE is_later) d
   LEFT JOIN (SELECT source, queue_id, queue_offset, min(epoch) AS epoch FROM deliveries
              GROUP BY ALL) g ON {same(MESSAGE, "d", "g")}
@@ -298,7 +298,7 @@ points AS (
     SELECT source, queue_id, queue_offset, epoch AS point FROM delayed WHERE change <> 'snapshot'
     UNION ALL
     SELECT source, queue_id, queue_offset, unnest([epoch, gone_epoch]) FROM spans
-  ) WHERE point < {_NEVER}
+  ) WHERE point < {NEVER}
 )
 SELECT p.point AS epoch, p.source, p.queue_id, p.queue_offset,
   CASE
