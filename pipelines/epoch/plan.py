@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -45,16 +46,10 @@ class Planner:
         """Drops the prefetched end offsets: a plan has them, or the epochs begin anew."""
         self._prefetched = None
 
-    def plan(
-        self,
-        offset_ranges: Mapping[Partition, range],
-        progress: Progress,
-        floor_and_snapshot_at: Callable[[int, int], tuple[Floor, Snapshot]],
-    ) -> Plan:
-        """Returns a plan: fixes `epoch_at`, then asks Kafka for its end offsets.
+    def plan(self, offset_ranges: Mapping[Partition, range], progress: Progress) -> Plan:
+        """Returns a plan without its parameters: fixes `epoch_at`, then asks for end offsets.
 
-        Input: the offsets that the epoch lands; where the epochs stand; `floor_and_snapshot_at`:
-        from an epoch and its `epoch_at` to its floor and the newest snapshot.
+        Input: the offsets that the epoch lands; where the epochs stand.
         """
         epoch = progress.next_epoch
         epoch_at = self._now_ms()
@@ -66,7 +61,6 @@ class Planner:
         samples = (*earlier, *_samples(epoch_at, ends_queried_at, ranges))
         known, halves_known = self._known_at(epoch_at, samples, ranges, progress.last)
 
-        floor, snapshot = floor_and_snapshot_at(epoch, epoch_at)
         return Plan(
             epoch=epoch,
             epoch_at=epoch_at,
@@ -75,13 +69,16 @@ class Planner:
             ranges=ranges,
             cluster_id=self._kafka.cluster_id,
             topic_ids=self._kafka.topic_ids,
-            parameters=self._settings.plan_parameters(
-                floor, snapshot, self._kafka.accepted.values()
-            ),
+            parameters={},
             owner=self._settings.owner,
             rule_version=RULE_VERSION,
             asked_at=ends_queried_at,
         )
+
+    def with_parameters(self, plan: Plan, floor: Floor, snapshot: Snapshot) -> Plan:
+        """Returns a plan as it is written. Input: its floor, and the newest snapshot up to it."""
+        losses = self._kafka.accepted.values()
+        return replace(plan, parameters=self._settings.plan_parameters(floor, snapshot, losses))
 
     def _ranges(self, offset_ranges: Mapping[Partition, range]) -> tuple[Range, ...]:
         """Returns the ranges of a plan, with Kafka's end offsets: now, and as prefetched."""
@@ -123,7 +120,10 @@ class Planner:
         return known, halves_known
 
     def is_due(self, plan: Plan, state: State) -> bool:
-        """Returns whether an epoch is due without records: a check, discard, delivery or orphan."""
+        """Returns whether an epoch is due without records: a check, discard, delivery or orphan.
+
+        It does not depend on the floor.
+        """
         instants = to_instants(plan, None, self._settings.limits.topics[HALF])
         return is_something_due(state, instants, self._settings.parameters)
 

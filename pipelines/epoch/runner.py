@@ -290,10 +290,14 @@ class EpochRunner:
         landed.timer.lap("wait")
         self._kafka.check(self.last)  # records of another Kafka are in no commit yet
 
-        plan = self._planner.plan(landed.offset_ranges, self.progress, self._floor_and_snapshot_at)
+        plan = self._planner.plan(landed.offset_ranges, self.progress)
         if landed.batch is None and not self._planner.is_due(plan, self.state):
             self._listener.on_idle(plan)
             return None
+
+        # Not sooner: a look for the floor reads the lake, and an idle job looks again and again.
+        floor, snapshot = self._floor_and_snapshot_at(plan.epoch, plan.epoch_at)
+        plan = self._planner.with_parameters(plan, floor, snapshot)
 
         self._committer.plan(plan)
         self._planner.drop_prefetched()

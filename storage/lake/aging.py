@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from storage.errors import LakeError
 from storage.lake.epochs import COMMITTED, Plan, has_snapshot
@@ -33,9 +34,9 @@ def advance_floor(lake: Lake, last: Plan, until_ms: int) -> Floor:
         "epoch_at": (None, instant(until_ms)),
         "state": [COMMITTED],
     }
-    rows = read_rows(lake, "epochs", ["epoch", "counts"], bounds).to_pylist()
+    rows = read_rows(lake, "epochs", ["epoch", "counts"], bounds)
 
-    newest = max((row["epoch"] for row in rows if has_snapshot(row)), default=None)
+    newest = pc.max(rows["epoch"].filter(has_snapshot(rows["counts"]))).as_py()
     if newest is None:
         return floor
 

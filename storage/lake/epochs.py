@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from storage.errors import RESTORE_HINT, BrokenLakeError
 from storage.lake.floor import FLOOR, Floor
@@ -209,9 +210,12 @@ def table_versions_of(row: Mapping[str, Any]) -> dict[str, TableVersion]:
     return {t["table"]: TableVersion(t["version"], t["rows"]) for t in row.get("tables") or ()}
 
 
-def has_snapshot(row: Mapping[str, Any]) -> bool:
-    """Returns whether a committed epoch took a snapshot of the state."""
-    return dict(row["counts"] or ()).get(SNAPSHOT) == 1
+def has_snapshot(counts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Returns for each committed row whether its epoch took a snapshot; null for most of the rest.
+
+    Input: the column `counts` of the rows.
+    """
+    return pc.equal(pc.map_lookup(counts, SNAPSHOT, "first"), 1)
 
 
 def changes_in(counts: Mapping[str, int]) -> int:

@@ -16,8 +16,12 @@ from pipelines.epoch.runner import EpochRunner
 from pipelines.job.stream import QUERY_NAME, Stream
 from pipelines.local_broker.broker import Broker
 from pipelines.replay.verification import verify as replay_verified
+from storage.lake.aging import advance_floor
 from storage.lake.epochs import Plan
+from storage.lake.floor import Floor
+from storage.lake.lake import Lake
 from storage.schemas import STATE_TABLES
+from tests.support.epoch_harness import EpochHarness
 from tests.support.job import Job, live_query, running, settings_for
 from tests.support.kafka_writer import KafkaWriter
 from tests.support.wait import DEADLINE_S
@@ -62,6 +66,37 @@ def test_a_job_started_again_goes_on_where_the_lake_ends(
     assert [row["reason"] for row in job.rows("conflicts")] == ["conflicting_end"]
     epochs = [row["epoch"] for row in job.rows("epochs") if row["state"] == "committed"]
     assert sorted(epochs) == list(range(1, len(epochs) + 1))
+
+
+def test_an_idle_job_does_not_read_the_lake_for_its_floor(
+    broker: Broker, tmp_path: Path, unique: Unique, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[Plan] = []
+
+    def advancing(lake: Lake, last: Plan, until_ms: int) -> Floor:
+        looks.append(last)
+        return advance_floor(lake, last, until_ms)
+
+    monkeypatch.setattr("pipelines.epoch.runner.advance_floor", advancing)
+    settings = settings_for(
+        broker, tmp_path / "lake", unique("idle"), lake={"pending_snapshot_epochs": 2}
+    )
+    wire = KafkaWriter(settings)
+    at = int(time.time() * 1000) + 600_000
+
+    with EpochHarness(None, settings) as harness:
+        harness.start()
+        wire.end(COMMIT, wire.half("a"))
+        assert harness.run(at) is not None
+
+        assert [harness.run(at + tick) for tick in range(1, 6)] == [None] * 5
+        assert looks == []
+
+        wire.end(COMMIT, wire.half("b"))
+        plan = harness.run(at + 6)
+        assert plan is not None
+        assert [last.epoch for last in looks] == [1]
+        assert plan.snapshot.epoch == plan.epoch == 2
 
 
 def test_a_backlog_is_read_ahead_and_its_epochs_stay_one_after_another(
