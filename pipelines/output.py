@@ -65,6 +65,12 @@ def instant(ms: int) -> str:
     return f"{at:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
 
 
+def number_text(value: float) -> str:
+    """Returns a number of three digits, or a whole one with separators where it has more."""
+    has_more_digits = abs(value) >= 999.5
+    return f"{value:,.0f}" if has_more_digits else f"{value:.3g}"
+
+
 def span(ms: int) -> str:
     """Returns a span as text, in the largest unit that it fills, to a tenth."""
     return _in_units(ms, _SPANS, "ms")

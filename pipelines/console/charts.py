@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from pipelines.health.history import BUCKETS, History
-from pipelines.output import instant, span
+from pipelines.output import instant, number_text, span
 
 WIDTH: Final = 600
 HEIGHT: Final = 100
@@ -73,15 +73,16 @@ def charts(history: History) -> list[Chart]:
         return [0.0 if row is None else row[name] / seconds for row in rows]
 
     rates = {"landed": rate("landed"), "ended": rate("ended"), "given up": rate("given_up")}
-    count = "{:,.4g}".format
     times = {"longest": values("max_ms"), "median": values("p50_ms")}
     chart = partial(_chart, history)
 
     return [
         chart("lag", "Lag of the oldest record", _span, {"lag": values("lag_ms")}),
-        chart("waiting", "Records waiting in Kafka", count, {"waiting": values("waiting")}),
-        chart("pending", "Pending halves", count, {"pending": _fill_forward(values("pending"))}),
-        chart("rates", "Transactions a second", "{:.3g}".format, rates),
+        chart("waiting", "Records waiting in Kafka", number_text, {"waiting": values("waiting")}),
+        chart(
+            "pending", "Pending halves", number_text, {"pending": _fill_forward(values("pending"))}
+        ),
+        chart("rates", "Transactions a second", number_text, rates),
         chart("epoch-times", "Epoch times", _span, times),
     ]
 

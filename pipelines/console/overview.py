@@ -18,7 +18,7 @@ from pipelines.health import dead_letters, report
 from pipelines.health.facts import Facts
 from pipelines.health.history import History, read_history
 from pipelines.health.problems import page_of, problems, unknown_problems
-from pipelines.output import ago, span
+from pipelines.output import ago, number_text, span
 from storage.lake.lake import Lake
 from txlake._counted import counted
 
@@ -231,11 +231,12 @@ def _publishers(facts: Facts, is_wrong: bool) -> Stage:
 def _rate(count: int, history: History, noun: str, plural: str = "") -> str:
     """Returns how many there were a second of the history's time, or a minute where it is few."""
     seconds = max(1.0, (history.until_at - history.from_at) / 1_000)
-    names = plural or f"{noun}s"
     a_second = count / seconds
-    if a_second >= 1:
-        return f"{a_second:,.3g} {names} a second"
-    return f"{60 * a_second:.2g} {names} a minute"
+    unit, value = ("second", a_second) if a_second >= 1 else ("minute", 60 * a_second)
+
+    text = number_text(value)
+    name = noun if text == "1" else plural or f"{noun}s"
+    return f"{text} {name} a {unit}"
 
 
 def _axis(history: History) -> tuple[str, str, str]:

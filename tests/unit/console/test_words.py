@@ -180,6 +180,15 @@ def test_a_chart_tells_its_values_and_its_axis() -> None:
     assert rates.values[0].text == "00:00:10: landed 10, ended 5, given up 0"
 
 
+def test_large_numbers_of_a_chart_are_whole_with_separators() -> None:
+    row = {"epochs": 1, "waiting": 1_234_567, "lag_ms": 0, "pending": 12_345, "landed": 28_852,
+           "ended": 999, "given_up": 0, "p50_ms": 1, "max_ms": 1, "bucket": 10}  # fmt: skip
+    _, waiting, pending, rates, _ = charts(History(0, 120_000, 1_000, [row], False))
+    assert waiting.ticks == ("1,234,567", "617,284", "0")
+    assert pending.ticks == ("12,345", "6,172", "0")
+    assert rates.values[0].text == "00:00:10: landed 28,852, ended 999, given up 0"
+
+
 def test_a_chart_of_nothing_but_zeros_has_one_zero_on_its_axis() -> None:
     row = {"epochs": 1, "waiting": 0, "lag_ms": 0, "pending": 1, "landed": 0, "ended": 0,
            "given_up": 0, "p50_ms": 1, "max_ms": 1, "bucket": 10}  # fmt: skip
