@@ -257,9 +257,12 @@ class DeltaFiles:
     def dataset(self, paths: Iterable[str]) -> ds.Dataset:
         """Returns a dataset of some of the snapshot's files.
 
-        Errors: those in STALE_SNAPSHOT when a file is gone: refresh with `from_checkpoint`, try
-        again.
+        Errors: LakeError before the table exists; those in STALE_SNAPSHOT when a file is gone:
+        refresh with `from_checkpoint`, try again.
         """
+        if self._schema is None:  # without a schema Arrow ends the process
+            raise LakeError(f"{self.uri}: there is no table")
+
         filesystem = self._filesystem()
         # In a store ranges that are fetched ahead are fewer requests; of a disk they are a copy.
         parquet = ds.ParquetFileFormat(pre_buffer=not self._is_local())

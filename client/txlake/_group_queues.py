@@ -250,7 +250,8 @@ class GroupQueues:
         mine = {queue for queue, member in share.items() if member == self.ownership.owner}
 
         held = self.buffers.positions().keys()
-        self._take(sorted(mine - held), None, self._topics)
+        self._take(sorted(mine - held - owners.keys()), None, self._topics)
+        self.buffers.close_unused()
         deadline = time.monotonic() + self._session_timeout_s
         self._leaving = {queue: self._leaving.get(queue, deadline) for queue in sorted(held - mine)}
         self._hand_over(busy)
@@ -306,19 +307,22 @@ class GroupQueues:
             return
 
         self._check(new, topics)
+        # Before a queue is taken: when the store fails then, nothing is owned without a position.
+        firsts = self.buffers.first_offsets(
+            new,
+            {name: topic.table_id for name, topic in topics.items()},
+            self._subscription.offset_reset,
+        )
+
         if self._membership is None:
             taken = self.ownership.take(new, wait_s)
         else:
             taken = self.ownership.take_free(new)
 
         for (name, queue_id), offset in taken.items():
-            self.buffers.add(name, topics[name].table_id, queue_id, offset or 0)
-
-        uncommitted = [queue for queue, offset in taken.items() if offset is None]
-        self.buffers.seek_to(uncommitted, self._subscription.offset_reset)
-
-        positions = self.buffers.positions()
-        self._settled.update({queue: positions[queue] for queue in taken})
+            position = firsts[name, queue_id] if offset is None else offset
+            self.buffers.add(name, topics[name].table_id, queue_id, position)
+            self._settled[name, queue_id] = position
 
     def _check(self, queues: Sequence[Queue], topics: Mapping[str, Topic]) -> None:
         """Checks queues before anything is written about them.
@@ -327,8 +331,7 @@ class GroupQueues:
         leave messages out.
         """
         unchecked = {name for name, _ in queues} - self._checked
-        for name in sorted(unchecked):
-            self._lake.require_whole(name)
+        self._lake.require_whole(sorted(unchecked))
         self._checked |= unchecked
 
         for (name, queue_id), offset in self.ownership.committed(queues).items():

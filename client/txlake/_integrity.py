@@ -38,48 +38,62 @@ class TableChecks:
         self._lake_id = lake_id
         self._storage_options = storage_options
 
-    def require(self, table: str, since_epoch: int = 0) -> None:
-        """Checks one table; if something looks wrong, it checks again before it refuses.
+    def require(self, tables: Mapping[str, int]) -> None:
+        """Checks tables; if something looks wrong, it checks again before it refuses.
 
-        Input: `since_epoch` made the table; until it is committed the table can be missing.
+        Input: by table, the epoch that made it: until that is committed the table can be missing.
         Errors: LakeError, one sentence that names the table, its state now and when it committed.
         """
+        problems: dict[str, str] = {}
+
         for attempt in range(_TRIES):
             if attempt:
                 time.sleep(_PAUSE_S)
+                tables = {table: tables[table] for table in problems}
 
-            problem = self._problem(table, since_epoch)
-            if problem is None:
+            problems = self._problems(tables)
+            if not problems:
                 return
 
         raise LakeError(
-            f"{self._path}: the lake is not whole: {problem}; put it back from a copy, or "
-            "`txlake verify` says what else is wrong"
+            f"{self._path}: the lake is not whole: {next(iter(problems.values()))}; put it back "
+            "from a copy, or `txlake verify` says what else is wrong"
         )
 
-    def _problem(self, table: str, since_epoch: int) -> str | None:
-        """Returns what is wrong, if anything is; reads the epochs before the table, and after."""
-        current = "epochs"
+    def _problems(self, tables: Mapping[str, int]) -> dict[str, str]:
+        """Returns what is wrong, by table. The epochs are read once, before all tables."""
         try:
             epochs = self._open("epochs")
             problem = self._epochs_problem(epochs)
-
-            if problem is None:
-                committed, tables = _read_committed(epochs)
-                current = table
-                files = self._open(table)
-                if not files.exists and since_epoch > committed and table not in tables:
-                    return None
-
-                version, rows = tables.get(table, (0, 0))
-                problem = self._table_problem(files, epochs, committed, version, rows)
+            committed, named = _read_committed(epochs) if problem is None else (0, {})
         except STALE_SNAPSHOT as error:
-            trouble = store_trouble(self._path, self._path, error)
-            if trouble is not None:
-                raise trouble from error
-            problem = f"cannot be read: {first_line(error)}"
+            problem = self._unreadable(error)
 
-        return None if problem is None else f"the table {current} {problem}"
+        if problem is not None:
+            return dict.fromkeys(tables, f"the table epochs {problem}")
+
+        problems = {}
+        for table, since_epoch in tables.items():
+            may_be_missing = table not in named and since_epoch > committed
+            at_commit = named.get(table, (0, 0))
+
+            try:
+                problem = self._table_problem(
+                    table, epochs, committed, at_commit, may_be_missing=may_be_missing
+                )
+            except STALE_SNAPSHOT as error:
+                problem = self._unreadable(error)
+            if problem is not None:
+                problems[table] = f"the table {table} {problem}"
+
+        return problems
+
+    def _unreadable(self, error: Exception) -> str:
+        """Returns what is wrong with a table that cannot be read. Errors: StoreAwayError."""
+        trouble = store_trouble(self._path, self._path, error)
+        if trouble is not None:
+            raise trouble from error
+        return f"cannot be read: {first_line(error)}"
 
     def _open(self, table: str) -> DeltaFiles:
         files = DeltaFiles(f"{self._path}/{table}", self._storage_options, ("epoch",))
@@ -94,15 +108,24 @@ class TableChecks:
         return self._owner_problem(epochs) or _file_problem(epochs)
 
     def _table_problem(
-        self, files: DeltaFiles, epochs: DeltaFiles, committed: int, version: int, rows: int
+        self,
+        table: str,
+        epochs: DeltaFiles,
+        committed: int,
+        at_commit: tuple[int, int],
+        *,
+        may_be_missing: bool,
     ) -> str | None:
         """Returns what is wrong with a table, if anything is.
 
-        Input: its `version` and how many `rows` it held when epoch `committed` committed.
+        Input: its version and its number of rows when epoch `committed` committed.
         """
+        version, rows = at_commit
         when = f"when epoch {committed} committed"
+
+        files = self._open(table)
         if not files.exists:
-            return f"is missing; its version was {version} {when}"
+            return None if may_be_missing else f"is missing; its version was {version} {when}"
 
         problem = self._owner_problem(files)
         if problem is None and files.version < version:
@@ -117,7 +140,8 @@ class TableChecks:
         if row_count < rows:
             return f"holds {counted(row_count, 'row')}, and held {rows} {when}"
 
-        epochs.refresh()
+        if newest > _newest(epochs):  # the job may have planned it meanwhile
+            epochs.refresh()
         planned = _newest(epochs)
         if newest > planned:
             return f"has rows of epoch {newest}, and the newest in epochs is {planned}"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from txlake._delta_files import DeltaFiles, translating_errors
 from txlake._integrity import TableChecks
@@ -47,10 +50,11 @@ class Lake:
         self._checks: TableChecks | None = None
         if format_version >= _DIGEST_FORMAT:
             self._checks = TableChecks(self.path, self.lake_id, self.storage_options)
-            self._checks.require("catalog")
+            self._checks.require({"catalog": 0})
 
         self._catalog = DeltaFiles(self.uri("catalog"), self.storage_options)
         self._topics: dict[str, Topic] = {}
+        self._is_catalog_read = False  # as it was at the last refresh
 
     def uri(self, table: str) -> str:
         """Returns the path of one of the lake's tables."""
@@ -59,9 +63,10 @@ class Lake:
     def topics(self) -> dict[str, Topic]:
         """Returns the real topics by name; they are read again when the catalog has changed."""
         with translating_errors(self._catalog.uri):
-            is_changed = self._catalog.refresh()
+            if self._catalog.refresh():
+                self._is_catalog_read = False
 
-        if is_changed:
+        if not self._is_catalog_read:
             rows = read_all(self._catalog, ["topic", "table_id", "queue_count", "epoch"])
 
             # Of a topic's rows the oldest one says when it was made: it comes last, and stays.
@@ -74,6 +79,7 @@ class Lake:
                 row["topic"]: Topic(row["table_id"], row["queue_count"], made_in[row["topic"]])
                 for row in rows
             }
+            self._is_catalog_read = True
 
         return self._topics
 
@@ -81,14 +87,16 @@ class Lake:
         """Returns whether the catalog was there when `topics` last looked."""
         return self._catalog.exists
 
-    def require_whole(self, name: str) -> None:
-        """Checks that a topic's table holds the committed rows, from format 2 on.
+    def require_whole(self, names: Iterable[str]) -> None:
+        """Checks that the tables of topics hold the committed rows, from format 2 on.
 
         Errors: LakeError.
         """
         if self._checks is not None:
-            topic = self.topics()[name]
-            self._checks.require(f"topics/{topic.table_id}", topic.epoch)
+            topics = self.topics()
+            made_in = {f"topics/{topics[name].table_id}": topics[name].epoch for name in names}
+            if made_in:
+                self._checks.require(made_in)
 
     def epoch_from(self, at: datetime) -> int | None:
         """Returns the first epoch at or after an instant; None if all are before it.
@@ -99,13 +107,15 @@ class Lake:
         with translating_errors(table.uri):
             table.refresh()
 
-        rows = read_all(table, ["epoch", "epoch_at"])
-        later = [row["epoch"] for row in rows if row["epoch_at"] >= at]
-        if not later:
+        rows = _read_all(table, ["epoch", "epoch_at"])
+        later = rows.filter(
+            pc.greater_equal(rows["epoch_at"], pa.scalar(at.astimezone(timezone.utc)))
+        )
+        if not later.num_rows:
             return None
 
-        oldest = min(row["epoch"] for row in rows)
-        return 0 if min(later) == oldest else min(later)
+        first: int = pc.min(later["epoch"]).as_py()
+        return 0 if first == pc.min(rows["epoch"]).as_py() else first
 
     def _identity(self) -> tuple[str, int]:
         """Returns the lake's id and format."""
@@ -136,15 +146,20 @@ class Lake:
                 f"{self.path}: the table lake has no row, and epochs has some: a rebuild of the "
                 "lake has not ended, or the row was lost and must be put back from a copy"
             )
-        return LakeError(f"{self.path}: there is no lake here; start the reconciler first")
+        return LakeError(f"{self.path}: there is no lake here; start the job first")
 
 
 def read_all(table: DeltaFiles, columns: list[str]) -> list[dict[str, Any]]:
     """Returns all rows of a small table, with some columns. Errors: LakeError."""
+    return _read_all(table, columns).to_pylist()  # type: ignore[no-any-return]
 
-    def read() -> list[dict[str, Any]]:
+
+def _read_all(table: DeltaFiles, columns: list[str]) -> pa.Table:
+    """Returns all rows of a table, with some columns. Errors: LakeError."""
+
+    def read() -> pa.Table:
         if not table.files:
-            return []
-        return table.dataset(table.files).to_table(columns).to_pylist()  # type: ignore[no-any-return]
+            return pa.table({name: [] for name in columns})
+        return table.dataset(table.files).to_table(columns)
 
     return table.retry_stale(read)

@@ -72,8 +72,14 @@ class QueueBuffers:
     def remove(self, queue: Queue) -> None:
         """Ends to read a queue."""
         del self._buffers[queue]
-        if all(topic != queue[0] for topic, _ in self._buffers):
-            del self._readers[queue[0]]
+        self.close_unused()
+
+    def close_unused(self) -> None:
+        """Drops the readers of topics of which no queue is read: each look would refresh them."""
+        topics = {topic for topic, _ in self._buffers}
+        self._readers = {
+            topic: reader for topic, reader in self._readers.items() if topic in topics
+        }
 
     def end(self, topic: str, table_id: int, queue_id: int) -> int:
         """Returns the end of any queue, whether it is read here or not."""
@@ -117,12 +123,24 @@ class QueueBuffers:
 
         return offsets
 
-    def seek_to(self, queues: list[Queue], at: str) -> None:
-        """Goes on where queues begin (`earliest`) or end (`latest`)."""
-        if queues:
-            first = self.begins() if at == "earliest" else self.ends()
-            for topic, queue_id in queues:
-                self.seek(topic, queue_id, first[topic, queue_id])
+    def first_offsets(
+        self, queues: Iterable[Queue], table_ids: Mapping[str, int], at: str
+    ) -> dict[Queue, int]:
+        """Returns where any queues begin (`earliest`) or end (`latest`), read here or not.
+
+        Input: the table of each topic. The readers stay until `close_unused`.
+        """
+        by_topic: dict[str, list[int]] = {}
+        for topic, queue_id in queues:
+            by_topic.setdefault(topic, []).append(queue_id)
+
+        offsets: dict[Queue, int] = {}
+        for topic, queue_ids in by_topic.items():
+            reader = self._reader(topic, table_ids[topic])
+            self._refresh(topic, reader)
+            read = reader.begins if at == "earliest" else reader.ends
+            offsets |= {(topic, queue_id): first for queue_id, first in read(queue_ids).items()}
+        return offsets
 
     def offsets_at(self, queues: list[Queue], epoch: int | None) -> dict[Queue, int]:
         """Returns the first offset of each queue that an epoch or a later one has delivered.

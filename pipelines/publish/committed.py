@@ -152,6 +152,8 @@ class CommittedRows:
         """Returns each queue's first offset delivered at an instant or later, if it has one."""
         with translating_errors(self._files.uri):
             self._files.refresh()
+        if not self._files.files:  # the epoch that makes the topic has not made its table yet
+            return {}
 
         def read() -> dict[int, int]:
             minima = (

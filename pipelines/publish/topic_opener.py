@@ -82,7 +82,7 @@ class TopicOpener:
         for name in topics:
             self._require_free_name(name)
             require_nobody_else(log, self._lake.lake_id, self._publisher, name)
-            self._lake.require_whole(name)
+        self._lake.require_whole(topics)
 
         mine = log.of(self._lake.lake_id, self._publisher.name)
         known = {name: self._progress_of(name, mine) for name in topics}

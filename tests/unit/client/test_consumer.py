@@ -259,7 +259,7 @@ def test_iterating_gives_messages_one_by_one(orders: LakeFactory) -> None:
 
 
 def test_no_lake_and_a_newer_lake_are_one_sentence_each(tmp_path: Path) -> None:
-    with pytest.raises(LakeError, match="there is no lake here; start the reconciler first"):
+    with pytest.raises(LakeError, match="there is no lake here; start the job first"):
         Consumer(tmp_path, "points", ["orders"])
     LakeFactory(tmp_path, format_version=6)
     with pytest.raises(LakeError, match="the lake has format 6, this SDK reads up to 5"):

@@ -12,7 +12,10 @@ from storage.lake.lake import Lake
 from tests.support import damage
 from tests.support.damage import KINDS, consume, prints, txlake
 from txlake import Consumer, LakeError, OffsetOutOfRangeError
+from txlake._delta_files import DeltaFiles
 from txlake._delta_log import LAKE_ID_PROPERTY
+from txlake._integrity import TableChecks
+from txlake._lake import Lake as SdkLake
 from txlake.protocol import COMMIT
 
 
@@ -86,6 +89,24 @@ class TestConsumerOffsets:
         ):
             consume(tmp_path / "older")
         assert prints(tmp_path / "older") == before
+
+
+def test_the_tables_of_many_topics_are_checked_with_one_look_at_the_epochs(
+    lake_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = sorted(SdkLake(lake_copy).topics())
+    opened: list[str] = []
+    open_table = TableChecks._open
+
+    def opening(checks: TableChecks, table: str) -> DeltaFiles:
+        opened.append(table)
+        return open_table(checks, table)
+
+    monkeypatch.setattr(TableChecks, "_open", opening)
+    Consumer(str(lake_copy), "points", topics).close()
+    assert len(topics) > 1
+    assert opened.count("epochs") == 2  # for the catalog, and for all topics
+    assert sum(table.startswith("topics/") for table in opened) == len(topics)
 
 
 def test_a_topic_that_an_epoch_is_making_is_waited_for(tmp_path: Path) -> None:

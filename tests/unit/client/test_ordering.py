@@ -160,6 +160,23 @@ def test_a_count_that_cannot_be_read_again_is_not_used(lake: LakeFactory) -> Non
     assert fake.committed == [message]
 
 
+def test_a_count_is_not_the_one_before_a_read_that_failed(lake: LakeFactory) -> None:
+    counts = LakeQueueCounts(lake.path, refresh_ms=0)
+    assert counts["orders"] == 2
+
+    lake.catalog_row("orders", 8)
+    files = sorted((lake.path / "catalog").glob("*.parquet"))
+    for file in files:
+        file.rename(file.with_suffix(".away"))
+    for _ in range(2):
+        with pytest.raises(LakeError, match="the table catalog cannot be read"):
+            counts["orders"]
+
+    for file in files:
+        file.with_suffix(".away").rename(file)
+    assert counts["orders"] == 8
+
+
 def test_no_lake_and_a_wrong_span_are_refused(tmp_path: Path) -> None:
     with pytest.raises(LakeError, match="there is no lake here"):
         LakeQueueCounts(tmp_path / "nothing")

@@ -7,6 +7,8 @@ import signal
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,9 +16,10 @@ import pytest
 from tests.support.group_member import member, read_seen
 from tests.support.lake_factory import LakeFactory, places, poll_all
 from tests.support.wait import wait_until
-from txlake import Consumer, GroupBusyError, StaleGenerationError
+from txlake import Consumer, GroupBusyError, StaleGenerationError, StoreAwayError
 from txlake._consumer_offsets import ConsumerOffsets
 from txlake._members import ConsumerMembers
+from txlake._topic_reader import TopicReader
 
 QUEUES = 4
 
@@ -181,6 +184,54 @@ def test_a_service_that_is_stopped_hands_over_at_once(orders: LakeFactory, tmp_p
         wait_until(lambda: len(read_seen(first, second)) >= 6 * QUEUES, "the messages")
     expected = Counter((q, o) for q in range(QUEUES) for o in range(6))
     assert Counter(read_seen(first, second)) == expected
+
+
+def test_latest_is_the_latest_though_the_store_fails_at_a_take(
+    orders: LakeFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders.deliver("orders", dict.fromkeys(range(QUEUES), 3))
+    failures = [StoreAwayError("the store does not answer")]
+    read_ends = TopicReader.ends
+
+    def ends(reader: TopicReader, queue_ids: Sequence[int]) -> dict[int, int]:
+        if failures:
+            raise failures.pop()
+        return read_ends(reader, queue_ids)
+
+    one = Consumer(orders.path, "points", ["orders"], auto_offset_reset="latest")
+    two = Consumer(orders.path, "points", ["orders"], auto_offset_reset="latest")
+    monkeypatch.setattr(TopicReader, "ends", ends)
+
+    deadline = time.monotonic() + 120
+    while failures:
+        assert time.monotonic() < deadline
+        one.poll(0.05)
+        with suppress(StoreAwayError):
+            two.poll(0.05)
+    assert ids(two) == []  # nothing is owned without a position
+
+    settle(one, two, counts=[2, 2])  # it polls: no message comes
+    assert {two.position(*queue) for queue in two.assignment()} == {3}
+    for consumer in (one, two):
+        consumer.close()
+
+
+def test_readers_of_topics_without_a_queue_are_closed(orders: LakeFactory) -> None:
+    orders.make_topic("bills", 1)
+    names = ["bills", "orders"]
+    members = [Consumer(orders.path, "points", names) for _ in range(3)]
+
+    deadline = time.monotonic() + 120
+    while any(not each.assignment() for each in members):
+        assert time.monotonic() < deadline
+        for each in members:
+            each.poll(0.05)
+            each.commit()
+
+    for each in members:
+        readers = each._queues.buffers._readers
+        assert readers.keys() == {topic for topic, _ in each.assignment()}
+        each.close()
 
 
 def test_a_running_member_joins_again_where_the_table_was_deleted(orders: LakeFactory) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ from storage.schemas import TOPIC
 from tests.support.in_memory_job import START_AT, InMemoryJob
 from tests.support.lake_rows import table_of
 from txlake import protocol as p
+from txlake._delta_files import DeltaFiles
 from txlake._lake import Topic
 from txlake.errors import LakeError
 from txlake.protocol import COMMIT
@@ -433,3 +435,13 @@ def test_a_clients_own_number_of_requests_on_their_way_goes_before_ours(name: st
 
     with pytest.raises(StartError, match=r"\[publish.main.client\]: .*max.in.flight"):
         Transactions(settings, "lake", 1_000_000)
+
+
+def test_a_topic_whose_table_is_not_made_yet_has_no_first_message(whole_lake: Path) -> None:
+    lake = open_lake(str(whole_lake), {})
+    rows = CommittedRows(lake, "new", Topic(99, 4, 1))
+    assert rows.first_since(datetime(2026, 1, 1, tzinfo=timezone.utc)) == {}
+
+    files = DeltaFiles(lake.uri("topics/99"), {})
+    with pytest.raises(LakeError, match="topics/99: there is no table"):
+        files.dataset([])
