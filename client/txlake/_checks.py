@@ -177,8 +177,9 @@ class CheckAnswerer:
                     )
                     return
 
+            deadline = time.monotonic() + self._options.close_timeout_ms / 2000
             for worker in self._workers:
-                worker.join(self._options.close_timeout_ms / 2000)
+                worker.join(max(deadline - time.monotonic(), 0.0))
             self._operations.flush()
 
             deadline = time.monotonic() + 1.0

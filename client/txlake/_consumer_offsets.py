@@ -10,9 +10,9 @@ consumer has lost its offsets.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 import pyarrow as pa
 
@@ -32,6 +32,8 @@ SCHEMA = pa.schema(
 )
 
 Key = tuple[str, str, int]
+
+_NEVER = datetime.min.replace(tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +65,35 @@ class Commit:
         )
 
 
-def held_until(
-    newest: Mapping[Key, Commit], row: Commit, session_timeout_ms: int
-) -> datetime | None:
-    """Returns when a queue is free if its owner does not commit again; None if it has no owner.
+class OwnerSessions:
+    """Until when the owners of queues hold them: any row of an owner proves that it lives.
 
-    Input: the newest rows of all queues, of which any of the owner's proves that it lives;
-    `session_timeout_ms`: of an owner that does not say its own.
+    Input: the newest rows of all queues; `session_timeout_ms`: of an owner that does not say its
+    own.
     """
-    if not row.owner:
-        return None
 
-    lives_at = max(
-        commit.committed_at
-        for commit in (row, *newest.values())
-        if (commit.consumer_group, commit.owner) == (row.consumer_group, row.owner)
-    )
-    if row.session_timeout_ms is not None:
+    def __init__(self, newest: Iterable[Commit], session_timeout_ms: int) -> None:
+        self._session_timeout_ms = session_timeout_ms
+        self._lives_at: dict[tuple[str, str], datetime] = {}  # by group and owner
+
+        for row in newest:
+            owner = (row.consumer_group, row.owner)
+            self._lives_at[owner] = max(row.committed_at, self._lives_at.get(owner, _NEVER))
+
+    def held_until(self, row: Commit) -> datetime | None:
+        """Returns when a queue is free if its owner does not commit again; None without an owner.
+
+        Input: the queue's newest row.
+        """
+        if not row.owner:
+            return None
+
         session_timeout_ms = row.session_timeout_ms
-    return lives_at + timedelta(milliseconds=session_timeout_ms)
+        if session_timeout_ms is None:
+            session_timeout_ms = self._session_timeout_ms
+
+        lives_at = self._lives_at.get((row.consumer_group, row.owner), row.committed_at)
+        return lives_at + timedelta(milliseconds=session_timeout_ms)
 
 
 class ConsumerOffsets(CompareAndSetTable[Key, Commit]):

@@ -151,7 +151,8 @@ class DeadLetters:
         Where a consumer merges the files meanwhile, the rest stays: it can be tried again.
         Input: the instant of each group. Errors: LakeError.
         """
-        self._files.refresh()
+        with translating_errors(self._uri):
+            self._files.refresh()
         if not self._files.exists:
             return 0
 
@@ -168,9 +169,9 @@ class DeadLetters:
 
     def delete_stale_files(self) -> None:
         """Deletes files that were replaced longer ago than their retention."""
-        self._files.refresh()
-        if self._files.exists:
-            with translating_errors(self._uri):
+        with translating_errors(self._uri):
+            self._files.refresh()
+            if self._files.exists:
                 delete_stale_files(self._files.table, self._uri, full=False)
 
     def _open(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from txlake._consumer_offsets import Commit, ConsumerOffsets, Key, held_until
+from txlake._consumer_offsets import Commit, ConsumerOffsets, Key, OwnerSessions
 from txlake.errors import GroupBusyError, StaleGenerationError
 
 log = logging.getLogger("txlake.consumer")
@@ -112,29 +112,34 @@ class Ownership:
         self, queues: Sequence[Queue], newest: Mapping[Key, Commit], now: datetime
     ) -> list[Commit]:
         """Returns the rows by which queues are taken. Errors: _HeldError."""
+        sessions = self._sessions(newest)
         rows = []
         held = []
 
         for queue in queues:
-            until, row = self._next_row(queue, newest, now)
+            before = self._row_of(queue, newest, now)
+            until = sessions.held_until(before)
             if until is not None and now <= until:
-                held.append((until, newest[row.key]))
-            rows.append(row)
+                held.append((until, before))
+            rows.append(self._taken(before, now))
 
         if held:
             raise _HeldError(*max(held, key=lambda hold: hold[0]), now)
         return rows
 
-    def _next_row(
-        self, queue: Queue, newest: Mapping[Key, Commit], now: datetime
-    ) -> tuple[datetime | None, Commit]:
-        """Returns until when a queue is held, if it is, and the row by which to take it."""
-        free = Commit(self._group, *queue, None, 0, "", now)
-        row = newest.get(free.key, free)
+    def _sessions(self, newest: Mapping[Key, Commit]) -> OwnerSessions:
+        return OwnerSessions(newest.values(), self._session_timeout_ms)
 
-        return held_until(newest, row, self._session_timeout_ms), replace(
-            row,
-            generation=row.generation + 1,
+    def _row_of(self, queue: Queue, newest: Mapping[Key, Commit], now: datetime) -> Commit:
+        """Returns the newest row of a queue; one without an owner if it has none."""
+        free = Commit(self._group, *queue, None, 0, "", now)
+        return newest.get(free.key, free)
+
+    def _taken(self, before: Commit, now: datetime) -> Commit:
+        """Returns the row by which this consumer takes a queue."""
+        return replace(
+            before,
+            generation=before.generation + 1,
             owner=self.owner,
             committed_at=now,
             session_timeout_ms=self._session_timeout_ms,
@@ -145,8 +150,15 @@ class Ownership:
         wanted = sorted(queues)
 
         def decide(newest: Mapping[Key, Commit], now: datetime) -> list[Commit]:
-            rows = [self._next_row(queue, newest, now) for queue in wanted]
-            return [row for until, row in rows if until is None or now > until]
+            sessions = self._sessions(newest)
+            rows = [self._row_of(queue, newest, now) for queue in wanted]
+            untils = [sessions.held_until(row) for row in rows]
+
+            return [
+                self._taken(row, now)
+                for row, until in zip(rows, untils, strict=True)
+                if until is None or now > until
+            ]
 
         rows = self._offsets.write(decide) if wanted else []
         if rows:
@@ -157,16 +169,14 @@ class Ownership:
         """Returns the owner of each queue of the group that somebody holds now."""
         newest = self._offsets.newest()
         now = datetime.now(timezone.utc)
-        lives_until: dict[str, datetime] = {}
+        sessions = self._sessions(newest)
         owners = {}
 
         for row in newest.values():
-            if row.consumer_group != self._group or not row.owner:
-                continue
-            if row.owner not in lives_until:  # any row of an owner proves that it lives
-                lives_until[row.owner] = held_until(newest, row, self._session_timeout_ms) or now
-            if now <= lives_until[row.owner]:
-                owners[row.topic, row.queue_id] = row.owner
+            if row.consumer_group == self._group:
+                until = sessions.held_until(row)
+                if until is not None and now <= until:
+                    owners[row.topic, row.queue_id] = row.owner
 
         return owners
 

@@ -10,7 +10,7 @@ from pipelines.explain.rows import Row, to_dicts
 from storage.errors import MissingTableError
 from storage.lake.lake import Lake
 from storage.rows import milliseconds
-from txlake._consumer_offsets import Commit, held_until
+from txlake._consumer_offsets import Commit, OwnerSessions
 
 TABLE: Final = "consumer_offsets"
 
@@ -31,7 +31,8 @@ def read_positions(lake: Lake) -> list[Row]:
 
     Output: the columns of `consumer_offsets`, and `held_until`: when the session of the owner is
     over if it does not commit again; null if the owner gave the queue back.
-    Source: the SDK's own rule, by which a challenger waits (`txlake._consumer_offsets.held_until`).
+    Source: the SDK's own rule, by which a challenger waits
+    (`txlake._consumer_offsets.OwnerSessions`).
     """
     try:
         commits = lake.read(TABLE)
@@ -50,7 +51,7 @@ def _held_until(rows: list[dict[str, Any]]) -> list[int | None]:
     names = [field.name for field in fields(Commit)]
     values: list[dict[str, Any]] = [{name: row.get(name) for name in names} for row in rows]
     commits = [Commit(**row_values) for row_values in values]
-    newest = {commit.key: commit for commit in commits}
+    sessions = OwnerSessions(commits, _SESSION_MS)
 
-    expirations = [held_until(newest, commit, _SESSION_MS) for commit in commits]
+    expirations = [sessions.held_until(commit) for commit in commits]
     return [None if until is None else milliseconds(until) for until in expirations]

@@ -17,7 +17,7 @@ from pipelines.explain.rows import Row
 from pipelines.health.consumers import read_lags
 from pipelines.health.topics import read_queues
 from storage.lake.lake import Lake
-from txlake._consumer_offsets import Commit, ConsumerOffsets, Key, held_until
+from txlake._consumer_offsets import Commit, ConsumerOffsets, Key, OwnerSessions
 from txlake._lake import Lake as SdkLake
 from txlake._topic_reader import TopicReader
 
@@ -122,12 +122,14 @@ def write_reset(lake: Lake, rows: Sequence[Row], session_ms: int) -> None:
     """
 
     def decide(newest: Mapping[Key, Commit], now: datetime) -> list[Commit]:
+        sessions = OwnerSessions(newest.values(), session_ms)
         commits = []
+
         for row in rows:
             key = (row["consumer_group"], row["topic"], row["queue_id"])
             held = newest[key]
 
-            until = held_until(newest, held, session_ms)
+            until = sessions.held_until(held)
             if until is not None and now <= until:
                 raise OperatorError(
                     f"{held.owner} holds queue {row['queue_id']} of {row['topic']} until "

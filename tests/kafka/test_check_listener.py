@@ -250,6 +250,32 @@ def test_a_hanging_listener_takes_a_bounded_number_and_does_not_hold_close(
     go_on.set()
 
 
+def test_a_producer_with_many_hanging_threads_leaves_its_group_in_time(
+    topics: TransactionTopics,
+) -> None:
+    go_on = threading.Event()
+
+    def hang(_message: CheckedMessage) -> LocalTransactionState:
+        go_on.wait(DEADLINE_S)
+        return COMMIT
+
+    threads = 16
+    topics.make(topics.check_prefix + GROUP, 1)
+    for number in range(threads):
+        topics.ask(GROUP, (0, str(number)), f"t{number}")
+    hanging = Listener(hang)
+    producer = make(topics, hanging, check_threads=threads, close_timeout_ms=4_000)
+    wait_until(lambda: len(hanging.asked) == threads, "checks taken")
+
+    producer.close()
+    second = Listener()
+    with make(topics, second):  # its turn comes when the first has left, not after 16 times 2 s
+        wait_until(
+            lambda: len(second.asked) == threads, "checks of the next producer", deadline_s=16
+        )
+    go_on.set()
+
+
 def test_one_hanging_transaction_takes_one_worker_however_often_it_is_asked_about(
     topics: TransactionTopics,
 ) -> None:

@@ -8,14 +8,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
-from datetime import datetime, timezone
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from txlake import GroupBusyError, StaleGenerationError
-from txlake._consumer_offsets import Commit, ConsumerOffsets, Key
+from txlake._consumer_offsets import Commit, ConsumerOffsets, Key, OwnerSessions
 from txlake._ownership import Ownership
 
 KEY = ("points", "orders", 0)
@@ -137,6 +138,53 @@ def test_either_all_queues_are_taken_or_none(uri: str) -> None:
     with pytest.raises(GroupBusyError, match="queue 1: first owns it"):
         ownership(uri, "second").take([("orders", 0), ("orders", 1)], 0.0)
     assert KEY not in ConsumerOffsets(uri).newest()
+
+
+class CountedRows(dict[Any, Commit]):
+    """Rows that count how often all of them are gone through."""
+
+    def __init__(self, rows: Mapping[Any, Commit]) -> None:
+        super().__init__(rows)
+        self.rounds = 0
+
+    def values(self) -> Any:
+        self.rounds += 1
+        return super().values()
+
+
+def test_all_rows_are_gone_through_once_for_many_queues(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = [("orders", queue_id) for queue_id in range(50)]
+    seen: list[CountedRows] = []
+
+    def decided(
+        table: ConsumerOffsets, decide: Callable[[Mapping[Any, Commit], datetime], list[Commit]]
+    ) -> list[Commit]:
+        seen.append(CountedRows(table.newest()))
+        return decide(seen[-1], datetime.now(timezone.utc))
+
+    monkeypatch.setattr(ConsumerOffsets, "write", decided)
+    assert len(ownership(uri, "one").take(queues, 0.0)) == 50
+    assert len(ownership(uri, "two").take_free(queues)) == 50
+    assert [rows.rounds for rows in seen] == [1, 1]
+
+
+def test_any_row_of_an_owner_proves_that_it_lives() -> None:
+    at = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+    def row(queue_id: int, owner: str, seconds: int, session_ms: int | None = None) -> Commit:
+        since = at + timedelta(seconds=seconds)
+        return Commit("g", "orders", queue_id, 1, 1, owner, since, session_ms)
+
+    rows = [row(0, "a", 0), row(1, "a", 9), row(2, "b", 0, 500), row(3, "", 5)]
+    sessions = OwnerSessions(rows, 1_000)
+    assert [sessions.held_until(each) for each in rows] == [
+        at + timedelta(seconds=10),
+        at + timedelta(seconds=10),
+        at + timedelta(milliseconds=500),
+        None,
+    ]
 
 
 def test_a_stale_generation_can_neither_commit_nor_beat_nor_release(uri: str) -> None:
