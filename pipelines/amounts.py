@@ -1,7 +1,8 @@
-"""Spans of time and sizes, as people write them in options, addresses and forms."""
+"""Spans of time, instants and sizes, as people write them in options, addresses and forms."""
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from typing import Final
 
@@ -39,3 +40,11 @@ def parse_size(text: str) -> int:
     if match is None:
         raise ValueError(f"bytes, or a number with KiB, MiB, GiB or TiB, or {FOREVER_WORD}")
     return int(match[1]) * _UNITS[match[2]]
+
+
+def parse_instant(text: str) -> dt.datetime:
+    """Returns an instant as `2026-01-31T12:00Z`; without a time zone if the text has none.
+
+    Errors: ValueError.
+    """
+    return dt.datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 cannot read the Z

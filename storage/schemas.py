@@ -22,12 +22,12 @@ _OFFSET_BITS = 44  # of a place as one number: the queue stands above them
 
 _INT, _LONG, _TEXT, _BYTES, _BOOL = pa.int32(), pa.int64(), pa.string(), pa.binary(), pa.bool_()
 _INSTANT = pa.timestamp("us", tz="UTC")
-_HEADERS = pa.list_(pa.struct([("key", _TEXT), ("value", _BYTES)]))
+HEADERS = pa.list_(pa.struct([("key", _TEXT), ("value", _BYTES)]))
 _PROPERTIES = pa.map_(_TEXT, _TEXT)
 
 # A record's place in its Kafka topic, and the epoch that landed it.
 _PLACE = [("queue_id", _INT), ("queue_offset", _LONG), ("stored_at", _INSTANT), ("epoch", _LONG)]
-_RAW = [("error", _TEXT), ("raw_key", _BYTES), ("raw_headers", _HEADERS)]
+_RAW = [("error", _TEXT), ("raw_key", _BYTES), ("raw_headers", HEADERS)]
 _MESSAGE = [
     ("producer_group", _TEXT),
     ("transaction_id", _TEXT),
@@ -249,7 +249,7 @@ TOPIC: Final = pa.schema(
         ("body", _BYTES),
         ("half_queue_id", _INT),
         ("half_queue_offset", _LONG),
-        ("raw_headers", _HEADERS),
+        ("raw_headers", HEADERS),
         ("epoch", _LONG),
     ]
 )

@@ -32,7 +32,6 @@ SCHEMA = pa.schema(
 )
 
 Key = tuple[str, str, int]
-
 _NEVER = datetime.min.replace(tzinfo=timezone.utc)
 
 

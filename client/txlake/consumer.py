@@ -79,7 +79,7 @@ class Consumer:
         *,
         queues: Mapping[str, Sequence[int]] | None = None,
         storage_options: Mapping[str, str] | None = None,
-        session_timeout_ms: int = 30_000,
+        session_timeout_ms: int = protocol.SESSION_TIMEOUT_MS,
         wait_for_owner_ms: int | None = None,
         auto_offset_reset: Literal["earliest", "latest"] = "earliest",
         out_of_range_reset: Literal["stop", "earliest", "latest"] = "stop",

@@ -164,6 +164,7 @@ COMMANDS: Final = (
 RETENTION_MS: Final = "retention.ms"
 RETENTION_BYTES: Final = "retention.bytes"
 FOREVER: Final = -1
+SESSION_TIMEOUT_MS: Final = 30_000  # of a consumer that does not say its own
 
 # The texts that can be read. The patterns are ASCII; Spark SQL uses them too, as Java regex.
 GROUP_PATTERN: Final = "[A-Za-z0-9._-]{1,127}"

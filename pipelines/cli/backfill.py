@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 
 import click
 
+from pipelines.amounts import parse_instant
 from pipelines.cli.options import conf_option, output_option, refuse_if, settings_of
 from pipelines.cli.replay import print_rebuilt, register_with_spark_submit
 from pipelines.output import instant, now_ms
@@ -16,7 +16,7 @@ def _instant(_: click.Context, parameter: click.Parameter, text: str | None) -> 
     if text is None:
         return None
     try:
-        at = dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
+        at = parse_instant(text)
     except ValueError as error:
         raise click.BadParameter(
             f"{text!r}: an instant as 2026-01-31T12:00:00Z is allowed", param=parameter

@@ -19,12 +19,11 @@ from pipelines.cli.options import (
     rows_option,
 )
 from pipelines.cli.write_options import actor_and_reason
+from txlake.protocol import SESSION_TIMEOUT_MS
 
 if TYPE_CHECKING:
     from pipelines.explain.rows import Row
     from storage.lake.lake import Lake
-
-_SESSION_MS = 30_000
 
 
 @click.group()
@@ -73,7 +72,7 @@ class _Position(click.ParamType[str | datetime]):
 @click.option(
     "--session",
     type=Duration(),
-    default=_SESSION_MS,
+    default=SESSION_TIMEOUT_MS,
     help="Session timeout of an owner that does not say its own, of an SDK before lake format 5.  "
     "[default: 30s, as the SDK's]",
 )

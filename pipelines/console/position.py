@@ -29,12 +29,11 @@ from pipelines.explain.rows import Row
 from pipelines.operate import consumers
 from pipelines.settings import Settings
 from storage.lake.lake import Lake
+from txlake.protocol import SESSION_TIMEOUT_MS
 
 log = logging.getLogger("txlake.console")
 
 _FIELDS: Final = ("group", "topic", "to")
-# The session timeout of an owner that does not record its own, as `txlake consumer reset` has it.
-_SESSION_MS: Final = 30_000
 
 
 def position_page(request: Request) -> Response:
@@ -55,7 +54,7 @@ def set_position(request: Request, form: Form) -> Response:
             return _preview(request, values, queues, sent)
 
         lake = lake_of(request)
-        consumers.write_reset(lake, _plan(lake, values, queues), _SESSION_MS)
+        consumers.write_reset(lake, _plan(lake, values, queues), SESSION_TIMEOUT_MS)
         log.warning(
             "%s set consumer group %s of topic %s to %s, queues %s: %s",
             actor,

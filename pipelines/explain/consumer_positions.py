@@ -11,11 +11,10 @@ from storage.errors import MissingTableError
 from storage.lake.lake import Lake
 from storage.rows import milliseconds
 from txlake._consumer_offsets import Commit, OwnerSessions
+from txlake.protocol import SESSION_TIMEOUT_MS
 
 TABLE: Final = "consumer_offsets"
 
-# The session of an owner whose rows do not say it, of an SDK before lake format 5.
-_SESSION_MS: Final = 30_000
 
 # Of a queue's rows the one of the largest generation holds, of these the latest.
 _NEWEST = """
@@ -51,7 +50,7 @@ def _held_until(rows: list[dict[str, Any]]) -> list[int | None]:
     names = [field.name for field in fields(Commit)]
     values: list[dict[str, Any]] = [{name: row.get(name) for name in names} for row in rows]
     commits = [Commit(**row_values) for row_values in values]
-    sessions = OwnerSessions(commits, _SESSION_MS)
+    sessions = OwnerSessions(commits, SESSION_TIMEOUT_MS)
 
     expirations = [sessions.held_until(commit) for commit in commits]
     return [None if until is None else milliseconds(until) for until in expirations]

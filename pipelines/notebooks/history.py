@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from checker.rules.timing import CHECK_MAX, EXPIRED, next_step
+from pipelines.amounts import parse_instant
 from pipelines.epoch.parameters import plan_parameters
 from pipelines.epoch.recorded_state import restore
 from pipelines.explain.rows import Row, to_dicts
@@ -92,7 +93,7 @@ def _parse(text: str, newest: dt.datetime) -> dt.datetime:
     try:
         time = dt.time.fromisoformat(text)
     except ValueError:
-        at = dt.datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 cannot read the Z
+        at = parse_instant(text)
         return at if at.tzinfo else at.replace(tzinfo=UTC)
     at = dt.datetime.combine(newest.date(), time, time.tzinfo or UTC)
     return at if at <= newest else at - dt.timedelta(days=1)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
+from pipelines.amounts import parse_instant
 from pipelines.errors import OperatorError
 from pipelines.explain.consumer_positions import TABLE
 from pipelines.explain.rows import Row
@@ -34,7 +35,7 @@ def parse_position(text: str) -> str | datetime:
         return text
 
     try:
-        at = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        at = parse_instant(text)
     except ValueError:
         raise ValueError(
             f"{text!r}: earliest, latest, an offset, or an instant as 2026-01-31T12:00Z"

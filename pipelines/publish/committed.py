@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from pipelines.publish.errors import PublishError
 from pipelines.publish.records import COLUMNS as RECORD_COLUMNS
-from txlake._committed import NAMED_EPOCHS_MAX
+from txlake._committed import NAMED_EPOCHS_MAX, since_full_row
 from txlake._delta_files import DeltaFiles, translating_errors
 from txlake._lake import Lake, Topic
 from txlake._topic_reader import TopicReader
@@ -52,7 +52,7 @@ class CommittedEpochs:
         if not is_new:
             return False
 
-        rows = self._rows_since(self.epoch) if self.epoch else self._rows_since_full()
+        rows = self._rows_since(self.epoch) if self.epoch else self._all_needed_rows()
         if not rows:
             return False
 
@@ -72,35 +72,31 @@ class CommittedEpochs:
 
     def digest_of(self, epoch: int) -> str | None:
         """Returns the digest of a committed epoch's row; None if the lake no longer has it."""
-        rows = self._rows(pc.field("epoch") == epoch, epoch, epoch)
-        return None if not rows else rows[0]["digest"]
+        rows = self._read(pc.field("epoch") == epoch, epoch, epoch)
+        return rows["digest"][0].as_py() if rows.num_rows else None
 
     def committed_after(self, epoch: int) -> dt.datetime | None:
         """Returns the time at which the first epoch after this one was committed."""
         rows = self._rows_since(epoch)
         return rows[0]["written_at"] if rows else None
 
-    def _rows_since_full(self) -> list[dict[str, Any]]:
+    def _all_needed_rows(self) -> list[dict[str, Any]]:
         """Returns the newest committed rows, back to one that names all queues, or all rows."""
         newest = max(
             (file.max_values["epoch"] or 0 for file in self._files.files.values()), default=0
         )
-        rows = self._rows_since(newest - NAMED_EPOCHS_MAX - 1)
-
-        naming = [
-            index for index, row in enumerate(rows) if "snapshot" in dict(row["counts"] or ())
-        ]
-        return rows[naming[-1] :] if naming else self._rows_since(0)
+        since = newest - NAMED_EPOCHS_MAX
+        rows = since_full_row(self._read(pc.field("epoch") >= since, since, None))
+        return self._rows_since(0) if rows is None else rows.to_pylist()
 
     def _rows_since(self, epoch: int) -> list[dict[str, Any]]:
-        return self._rows(pc.field("epoch") > epoch, epoch + 1, None)
+        rows = self._read(pc.field("epoch") > epoch, epoch + 1, None)
+        return rows.to_pylist()  # type: ignore[no-any-return]
 
-    def _rows(
-        self, where: pc.Expression, minimum: int, maximum: int | None
-    ) -> list[dict[str, Any]]:
+    def _read(self, where: pc.Expression, minimum: int, maximum: int | None) -> pa.Table:
         """Returns committed rows, the oldest first; opens only the files that can hold some."""
 
-        def read() -> list[dict[str, Any]]:
+        def read() -> pa.Table:
             paths = [
                 path
                 for path, file in self._files.files.items()
@@ -111,13 +107,10 @@ class CommittedEpochs:
                     or file.min_values["epoch"] <= maximum
                 )
             ]
-            if not paths:
-                return []
-
             columns = ["epoch", "next_offsets", "counts", "digest", "written_at"]
             committed = where & (pc.field("state") == "committed")
             rows = self._files.dataset(paths).to_table(columns, filter=committed)
-            return rows.sort_by("epoch").to_pylist()  # type: ignore[no-any-return]
+            return rows.sort_by("epoch")
 
         return self._files.retry_stale(read)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from pipelines.settings.errors import SettingsError
 from pipelines.settings.nearest import did_you_mean
-from pipelines.settings.secrets import SettingsError
 from txlake.protocol import TOPIC_PATTERN, matches
 
 FORMATS: Final = ("json", "avro", "protobuf")

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pipelines.settings.secrets import SettingsError, secret, secret_name, section_of
+from pipelines.settings.errors import SettingsError, section_of
+from pipelines.settings.secrets import secret, secret_name
 
 # Of Kafka's clients: a broker on another machine takes some ms, a busy one some hundred.
 KAFKA_MS_MIN: Final = dict.fromkeys(

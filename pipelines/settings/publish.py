@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pipelines.amounts import parse_instant
+from pipelines.settings.allowed import one_of, whole
+from pipelines.settings.errors import SettingsError, section_of
 from pipelines.settings.library_options import CLIENT, library_options
-from pipelines.settings.secrets import SettingsError, section_of
 from txlake.protocol import TOPIC_PATTERN, matches
 
 EARLIEST: Final = "earliest"
@@ -18,17 +20,6 @@ _NAME_PATTERN: Final = "[A-Za-z0-9_-]{1,60}"  # a part of Kafka's transactional 
 _INT_MAX = 2**31 - 1
 
 
-def _whole(low: int, high: int) -> dict[str, Any]:
-    return {
-        "is_allowed": lambda v: type(v) is int and low <= v <= high,
-        "allowed": f"a whole number {low} .. {high}",
-    }
-
-
-def _one_of(*values: str) -> dict[str, Any]:
-    return {"is_allowed": lambda v: v in values, "allowed": " or ".join(map(repr, values))}
-
-
 def _is_begin(value: Any) -> bool:
     return value in (EARLIEST, LATEST) or begin_at(value) is not None
 
@@ -36,7 +27,7 @@ def _is_begin(value: Any) -> bool:
 def begin_at(value: Any) -> dt.datetime | None:
     """Returns the instant in a text, or None if it has none, or one without a time zone."""
     try:
-        at = dt.datetime.fromisoformat(str(value).replace("Z", "+00:00"))
+        at = parse_instant(str(value))
     except ValueError:
         return None
     return at if at.tzinfo is not None else None
@@ -86,8 +77,8 @@ class PublisherSettings:
             "allowed": "'earliest', 'latest' or an instant like '2026-01-31T08:00:00Z'",
         },
     )
-    key: str = field(default="keys", metadata=_one_of("keys", "none"))
-    null_bodies: str = field(default="plain", metadata=_one_of("plain", "tombstones"))
+    key: str = field(default="keys", metadata=one_of("keys", "none"))
+    null_bodies: str = field(default="plain", metadata=one_of("plain", "tombstones"))
     progress_topic: str = field(
         default="TXLAKE_PUBLISHED",
         metadata={
@@ -95,10 +86,10 @@ class PublisherSettings:
             "allowed": f"text like {TOPIC_PATTERN}",
         },
     )
-    record_bytes_max: int = field(default=0, metadata=_whole(0, 1_000_000_000))
-    transaction_messages_max: int = field(default=100_000, metadata=_whole(1, _INT_MAX))
-    transaction_bytes_max: int = field(default=67_108_864, metadata=_whole(1, _INT_MAX))
-    transaction_timeout_ms: int = field(default=60_000, metadata=_whole(1_000, 900_000))
+    record_bytes_max: int = field(default=0, metadata=whole(0, 1_000_000_000))
+    transaction_messages_max: int = field(default=100_000, metadata=whole(1, _INT_MAX))
+    transaction_bytes_max: int = field(default=67_108_864, metadata=whole(1, _INT_MAX))
+    transaction_timeout_ms: int = field(default=60_000, metadata=whole(1_000, 900_000))
     client: dict[str, str] = field(default_factory=dict, repr=False)
 
     def destination_of(self, topic: str) -> str:

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, get_type_hints
 
 from pipelines.settings.bodies import read_bodies
+from pipelines.settings.errors import SettingsError
 from pipelines.settings.library_options import CLIENT, STORE, library_options, spark_options
 from pipelines.settings.nearest import did_you_mean
 from pipelines.settings.publish import read_publishers
-from pipelines.settings.secrets import SettingsError, secret_name, warn_if_others_can_read
+from pipelines.settings.secrets import secret_name, warn_if_others_can_read
 from pipelines.settings.security import read_security
 from pipelines.settings.values import Settings, TopicSettings
 from txlake.protocol import FOREVER, topics_trouble

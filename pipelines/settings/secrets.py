@@ -1,7 +1,4 @@
-"""Secrets by the name of a variable or of a file: they never stand in a settings file.
-
-SettingsError    file, key, value and what is allowed, in one sentence; a secret is in none
-"""
+"""Secrets by the name of a variable or of a file: they never stand in a settings file."""
 
 from __future__ import annotations
 
@@ -9,20 +6,15 @@ import logging
 import os
 import stat
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+from pipelines.settings.errors import SettingsError
 
 log = logging.getLogger("txlake.settings")
 
 _ENDINGS: Final = ("_env", "_file")
 
 _warned_paths: set[str] = set()  # the files of which this process has warned
-
-
-class SettingsError(Exception):
-    """A setting that cannot be used; one line, whatever the setting holds."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(" ".join(text.split("\n")))
 
 
 def secret_name(name: str) -> tuple[str, str]:
@@ -33,13 +25,6 @@ def secret_name(name: str) -> tuple[str, str]:
     """
     ending = next((ending for ending in _ENDINGS if name.endswith(ending)), "")
     return name.removesuffix(ending), ending
-
-
-def section_of(values: Any, section: str) -> dict[str, Any]:
-    """Returns the values of a section. Errors: SettingsError if it is no section."""
-    if not isinstance(values, dict):
-        raise SettingsError(f"{section} has a value: {section.rpartition(' ')[2]} is a section")
-    return values
 
 
 def warn_if_others_can_read(path: str, setting: str) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pipelines.settings.errors import SettingsError, section_of
 from pipelines.settings.nearest import did_you_mean
-from pipelines.settings.secrets import SettingsError, secret, secret_name, section_of
+from pipelines.settings.secrets import secret, secret_name
 from txlake.protocol import GROUP_PATTERN, matches
 from txlake.signing import KEYS_MAX, SigningKey, group_keys
 

@@ -7,9 +7,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
 
 from checker.frames import Parameters
+from pipelines.settings.allowed import (
+    LONG_MAX,
+    SPAN_MS_MAX,
+    name,
+    not_empty,
+    one_of,
+    span_ms,
+    whole,
+    whole_or_forever,
+)
 from pipelines.settings.bodies import BodySettings
 from pipelines.settings.publish import PublisherSettings
 from pipelines.settings.security import SecuritySettings
@@ -19,54 +28,11 @@ from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
 from txlake import protocol as p
 from txlake._paths import require_meant
 
-_LONG_MAX = 2**63 - 1
 _DAY_MS = 86_400_000
-# 31,700 years: longer than any real span, and an instant so far ahead still fits a column.
-_SPAN_MS_MAX = 10**15
 # A hundred years: how far ahead a message can be due. From any present the instant fits a column,
 # which ends in 2262.
 _DELAY_DAYS_MAX = 36_500
 _HOST = re.compile(r"[\w.-]+|\[[0-9A-Fa-f:.%]+\]", re.ASCII)
-
-
-# The metadata of fields: `is_allowed`, a test of the value, and `allowed`, the same in words.
-
-
-def _limits(low: int, high: int) -> str:
-    """Returns the limits of a whole number in words."""
-    if high == _LONG_MAX:
-        return f"a whole number >= {low}"
-    return f"a whole number {low} .. {'10^15' if high == _SPAN_MS_MAX else high}"
-
-
-def _whole(low: int, high: int = _LONG_MAX) -> dict[str, Any]:
-    return {"is_allowed": lambda value: low <= value <= high, "allowed": _limits(low, high)}
-
-
-def _span_ms(low: int) -> dict[str, Any]:
-    return _whole(low, _SPAN_MS_MAX)
-
-
-def _whole_or_forever(high: int) -> dict[str, Any]:
-    return {
-        "is_allowed": lambda value: value == p.FOREVER or 1 <= value <= high,
-        "allowed": f"{_limits(1, high)}, or -1",
-    }
-
-
-def _name(pattern: str) -> dict[str, Any]:
-    return {
-        "is_allowed": lambda value: p.matches(pattern, value),
-        "allowed": f"text like {pattern}",
-    }
-
-
-def _one_of(*values: str) -> dict[str, Any]:
-    return {"is_allowed": lambda value: value in values, "allowed": " or ".join(map(repr, values))}
-
-
-def _not_empty() -> dict[str, Any]:
-    return {"is_allowed": bool, "allowed": "text that is not empty"}
 
 
 def _are_servers(text: str) -> bool:
@@ -87,9 +53,9 @@ class LakeSettings:
     `store`: delta-rs's storage options, for a lake on an object store.
     """
 
-    path: str = field(metadata=_not_empty())
-    retention_ms: int = field(default=604_800_000, metadata=_span_ms(1))
-    pending_snapshot_epochs: int = field(default=100, metadata=_whole(1, 500))
+    path: str = field(metadata=not_empty())
+    retention_ms: int = field(default=604_800_000, metadata=span_ms(1))
+    pending_snapshot_epochs: int = field(default=100, metadata=whole(1, 500))
     store: dict[str, str] = field(default_factory=dict, repr=False)
 
     def location(self) -> LakeLocation:
@@ -104,14 +70,14 @@ class KafkaSettings:
     bootstrap_servers: str = field(
         metadata={"is_allowed": _are_servers, "allowed": "host:port, comma separated,"}
     )
-    half_topic: str = field(default=p.HALF_TOPIC, metadata=_name(p.TOPIC_PATTERN))
-    op_topic: str = field(default=p.OP_TOPIC, metadata=_name(p.TOPIC_PATTERN))
-    schedule_topic: str = field(default=p.SCHEDULE_TOPIC, metadata=_name(p.TOPIC_PATTERN))
+    half_topic: str = field(default=p.HALF_TOPIC, metadata=name(p.TOPIC_PATTERN))
+    op_topic: str = field(default=p.OP_TOPIC, metadata=name(p.TOPIC_PATTERN))
+    schedule_topic: str = field(default=p.SCHEDULE_TOPIC, metadata=name(p.TOPIC_PATTERN))
     check_topic_prefix: str = field(
-        default=p.CHECK_TOPIC_PREFIX, metadata=_name(p.CHECK_TOPIC_PREFIX_PATTERN)
+        default=p.CHECK_TOPIC_PREFIX, metadata=name(p.CHECK_TOPIC_PREFIX_PATTERN)
     )
-    admin_topic: str = field(default=p.ADMIN_TOPIC, metadata=_name(p.TOPIC_PATTERN))
-    queues: int = field(default=4, metadata=_whole(1, 10_000))
+    admin_topic: str = field(default=p.ADMIN_TOPIC, metadata=name(p.TOPIC_PATTERN))
+    queues: int = field(default=4, metadata=whole(1, 10_000))
     client: dict[str, str] = field(default_factory=dict, repr=False)
 
     def topics(self) -> dict[str, str]:
@@ -128,19 +94,19 @@ class KafkaSettings:
 class TransactionSettings:
     """The rules' parameters (RocketMQ's transactionTimeOut, -CheckInterval, -CheckMax ...)."""
 
-    transaction_timeout_ms: int = field(default=6_000, metadata=_whole(1, _DAY_MS))
-    check_interval_ms: int = field(default=30_000, metadata=_whole(1, _DAY_MS))
-    check_max: int = field(default=15, metadata=_whole(0, 1_000))
-    half_retention_ms: int = field(default=259_200_000, metadata=_span_ms(1))
-    check_rate_max: int = field(default=50_000, metadata=_whole(1))
-    ask_timeout_ms: int = field(default=5_000, metadata=_whole(1, _DAY_MS))
+    transaction_timeout_ms: int = field(default=6_000, metadata=whole(1, _DAY_MS))
+    check_interval_ms: int = field(default=30_000, metadata=whole(1, _DAY_MS))
+    check_max: int = field(default=15, metadata=whole(0, 1_000))
+    half_retention_ms: int = field(default=259_200_000, metadata=span_ms(1))
+    check_rate_max: int = field(default=50_000, metadata=whole(1))
+    ask_timeout_ms: int = field(default=5_000, metadata=whole(1, _DAY_MS))
     message_bytes_max: int = field(
-        default=p.MESSAGE_BYTES_MAX, metadata=_whole(1, p.MESSAGE_BYTES_LARGEST)
+        default=p.MESSAGE_BYTES_MAX, metadata=whole(1, p.MESSAGE_BYTES_LARGEST)
     )
-    messages_max: int = field(default=p.MESSAGES_MAX, metadata=_whole(1, 1_000_000))
-    operation_namings_max: int = field(default=10_000, metadata=_whole(1, 1_000_000))
-    late_end_policy: str = field(default="apply", metadata=_one_of("apply", "reject"))
-    orphan_operation_ttl_ms: int = field(default=3_600_000, metadata=_span_ms(1_000))
+    messages_max: int = field(default=p.MESSAGES_MAX, metadata=whole(1, 1_000_000))
+    operation_namings_max: int = field(default=10_000, metadata=whole(1, 1_000_000))
+    late_end_policy: str = field(default="apply", metadata=one_of("apply", "reject"))
+    orphan_operation_ttl_ms: int = field(default=3_600_000, metadata=span_ms(1_000))
     reject_after_immunity: bool = True
 
 
@@ -149,11 +115,11 @@ class TopicSettings:
     """How real topics are created, and how long they keep messages."""
 
     auto_create_topics: bool = True
-    default_queue_count: int = field(default=4, metadata=_whole(1, 10_000))
-    topics_max: int = field(default=1_000, metadata=_whole(1, 1_000_000))
-    group_topics_max: int = field(default=32, metadata=_whole(1, 1_000_000))
-    retention_ms: int = field(default=604_800_000, metadata=_whole_or_forever(_SPAN_MS_MAX))
-    retention_bytes: int = field(default=p.FOREVER, metadata=_whole_or_forever(_LONG_MAX))
+    default_queue_count: int = field(default=4, metadata=whole(1, 10_000))
+    topics_max: int = field(default=1_000, metadata=whole(1, 1_000_000))
+    group_topics_max: int = field(default=32, metadata=whole(1, 1_000_000))
+    retention_ms: int = field(default=604_800_000, metadata=whole_or_forever(SPAN_MS_MAX))
+    retention_bytes: int = field(default=p.FOREVER, metadata=whole_or_forever(LONG_MAX))
 
 
 def _are_levels(text: str) -> bool:
@@ -176,7 +142,7 @@ class DelaySettings:
         },
     )
     deliver_at_max_ms: int = field(
-        default=p.DELIVER_AT_MAX_MS, metadata=_whole(1, _DELAY_DAYS_MAX * _DAY_MS)
+        default=p.DELIVER_AT_MAX_MS, metadata=whole(1, _DELAY_DAYS_MAX * _DAY_MS)
     )
 
 
@@ -192,10 +158,10 @@ def _can_be_folder(text: str) -> bool:
 class StreamSettings:
     """The pace of the stream."""
 
-    trigger_interval_ms: int = field(default=1_000, metadata=_whole(1, _DAY_MS))
-    cores_percent: int = field(default=80, metadata=_whole(1, 100_000))
-    max_offsets_per_trigger: int = field(default=200_000, metadata=_whole(1))
-    deliveries: str = field(default="auto", metadata=_one_of("auto", "driver", "executors"))
+    trigger_interval_ms: int = field(default=1_000, metadata=whole(1, _DAY_MS))
+    cores_percent: int = field(default=80, metadata=whole(1, 100_000))
+    max_offsets_per_trigger: int = field(default=200_000, metadata=whole(1))
+    deliveries: str = field(default="auto", metadata=one_of("auto", "driver", "executors"))
     checkpoint: str = field(
         default="",
         metadata={
@@ -209,42 +175,42 @@ class StreamSettings:
 class MaintenanceSettings:
     """How the lake's tables are maintained while the stream runs."""
 
-    merge_files: int = field(default=16, metadata=_whole(2, 1_000))
-    file_bytes_max: int = field(default=33_554_432, metadata=_whole(1_048_576, 2**30))
-    slice_ms: int = field(default=250, metadata=_whole(0, _DAY_MS))
-    checkpoint_commits: int = field(default=32, metadata=_whole(1, 10_000))
-    log_retention_ms: int = field(default=600_000, metadata=_span_ms(60_000))
-    file_retention_ms: int = field(default=3_600_000, metadata=_span_ms(60_000))
-    stream_retention_ms: int = field(default=604_800_000, metadata=_span_ms(0))
+    merge_files: int = field(default=16, metadata=whole(2, 1_000))
+    file_bytes_max: int = field(default=33_554_432, metadata=whole(1_048_576, 2**30))
+    slice_ms: int = field(default=250, metadata=whole(0, _DAY_MS))
+    checkpoint_commits: int = field(default=32, metadata=whole(1, 10_000))
+    log_retention_ms: int = field(default=600_000, metadata=span_ms(60_000))
+    file_retention_ms: int = field(default=3_600_000, metadata=span_ms(60_000))
+    stream_retention_ms: int = field(default=604_800_000, metadata=span_ms(0))
 
 
 @dataclass(frozen=True)
 class MetricsSettings:
     """The address of the job's metrics and health probes. Port 0: none."""
 
-    host: str = field(default="127.0.0.1", metadata=_not_empty())
-    port: int = field(default=0, metadata=_whole(0, 65_535))
-    ready_lag_max_ms: int = field(default=300_000, metadata=_span_ms(1))
+    host: str = field(default="127.0.0.1", metadata=not_empty())
+    port: int = field(default=0, metadata=whole(0, 65_535))
+    ready_lag_max_ms: int = field(default=300_000, metadata=span_ms(1))
 
 
 @dataclass(frozen=True)
 class HealthSettings:
     """The limits from which on something is a problem (`pipelines/health/problems.py`)."""
 
-    consumer_lag_ms: int = field(default=300_000, metadata=_span_ms(1))
-    consumer_gone_ms: int = field(default=60_000, metadata=_span_ms(1))
-    publisher_lag_ms: int = field(default=300_000, metadata=_span_ms(1))
-    publisher_gone_ms: int = field(default=60_000, metadata=_span_ms(1))
+    consumer_lag_ms: int = field(default=300_000, metadata=span_ms(1))
+    consumer_gone_ms: int = field(default=60_000, metadata=span_ms(1))
+    publisher_lag_ms: int = field(default=300_000, metadata=span_ms(1))
+    publisher_gone_ms: int = field(default=60_000, metadata=span_ms(1))
 
 
 @dataclass(frozen=True)
 class LogSettings:
     """The job's log: its format, and the limits of its lines."""
 
-    format: str = field(default="text", metadata=_one_of("text", "json"))
-    level: str = field(default="info", metadata=_one_of("debug", "info", "warning"))
-    lines_max: int = field(default=20, metadata=_whole(1, 100_000))
-    slow_step_ms: int = field(default=10_000, metadata=_span_ms(1))
+    format: str = field(default="text", metadata=one_of("text", "json"))
+    level: str = field(default="info", metadata=one_of("debug", "info", "warning"))
+    lines_max: int = field(default=20, metadata=whole(1, 100_000))
+    slow_step_ms: int = field(default=10_000, metadata=span_ms(1))
 
 
 @dataclass(frozen=True)

@@ -204,10 +204,9 @@ class BufferedLake(Lake):
         self._versions[table] = self.table(table).version()
 
     def drop_staged(self) -> None:
-        """Drops the rows that wait."""
+        """Drops the rows that wait: those of a scratch lake that no later epoch looks into."""
         with self._lock:
-            for table, parts in self._staged.items():
-                self._epochs_on_disk[table] = _newest_epoch(parts)
+            for table in self._staged:
                 self._on_disk.pop(table, None)
             self._staged = {}
 

@@ -24,8 +24,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from storage.schemas import HEADERS
 from storage.wire.decode import KAFKA
-from storage.wire.headers import HEADERS
 from txlake.protocol import INSTANT_MS_MAX
 
 # What is fetched at once can be unpacked to a thousand times its bytes, and more.

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage import schemas
-from storage.wire.headers import HEADERS, Headers, Mask, as_text, byte_lengths, combined, truth
+from storage.wire.headers import Headers, Mask, as_text, byte_lengths, combined, truth
 from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
 from txlake import protocol as p
 
@@ -29,7 +29,7 @@ KAFKA: Final = pa.schema(
         ("timestamp", pa.timestamp("us", tz="UTC")),
         ("key", pa.binary()),
         ("value", pa.binary()),
-        ("headers", HEADERS),
+        ("headers", schemas.HEADERS),
     ]
 )
 # A record of any kind: `kind`, and every column that one of the four tables has.

@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+from storage.schemas import HEADERS
+
 Mask = Any  # numpy array of bool; numpy's generic types make signatures long
 
 

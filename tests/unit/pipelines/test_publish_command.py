@@ -19,7 +19,7 @@ JOB = '[lake]\npath = "nowhere"\n[kafka]\nbootstrap_servers = "127.0.0.1:1"\n'
         ("publish --conf {conf}", "", 1, "the settings name 0 publishers, (none): say one with"),
         ("publish --conf {conf}", "[publish.a]\n[publish.b]\n", 1, "2 publishers, a, b: say one"),
         ("publish --conf {conf} --name c", "[publish.a]\n", 1, "have no [publish.c]; the publishe"),
-        ("publish --conf {conf}", "[publish.a]\n", 1, "there is no lake here; start the reconcil"),
+        ("publish --conf {conf}", "[publish.a]\n", 1, "there is no lake here; start the job first"),
         ("publish status --conf {conf}", "[publish.a]\n", 1, "there is no lake here"),
         ("publish adopt --conf {conf} --position earliest", "", 2, "Missing option '--reason'"),
         ("publish skip --conf {conf} --topic t --queue 0 --offset 1 --reason  ", "[publish.a]\n",
