@@ -104,7 +104,7 @@ class CheckAnswerer:
             threading.Thread(target=self._answer, name=f"txlake-check-{number}", daemon=True)
             for number in range(options.check_threads)
         ]
-        self._reader = threading.Thread(target=self._read, name="txlake-checks", daemon=True)
+        self._reader = threading.Thread(target=self._run, name="txlake-checks", daemon=True)
 
         for thread in (*self._workers, self._reader):
             thread.start()
@@ -132,20 +132,20 @@ class CheckAnswerer:
             self.close(time.monotonic() + _FIRST_LOOK_S)
             raise ValueError(self.refusal)
 
-    def _read(self) -> None:
+    def _run(self) -> None:
         """Reads checks until `close`; after any error it begins anew."""
         try:
             while not self._is_closing.is_set():
                 try:
                     if self._has_topic():
-                        self._read_topic()
+                        self._consume_topic()
                 except BaseException:  # the thread goes on: the group is asked through it
                     log.exception("%s: reading checks failed; it starts again", self._topic)
                 self._is_closing.wait(_RETRY_S)
         finally:
             self._has_looked.set()
 
-    def _read_topic(self) -> None:
+    def _consume_topic(self) -> None:
         """Reads checks until it is closing, or the topic is gone."""
         consumer = Consumer(
             {
@@ -167,7 +167,7 @@ class CheckAnswerer:
 
         try:
             while not self._is_closing.is_set():
-                self._read_one(consumer)
+                self._poll_once(consumer)
                 self._commit(consumer, is_last=False)
 
                 if self._is_gone(consumer):
@@ -241,7 +241,7 @@ class CheckAnswerer:
             _repeated.log(logging.INFO, "%s was not looked for: %s", self._topic, error)
             return False
 
-    def _read_one(self, consumer: Consumer) -> None:
+    def _poll_once(self, consumer: Consumer) -> None:
         """Reads a check, if a worker is free for it; else it only polls to stay in the group."""
         if not self._slots.acquire(timeout=_POLL_S):
             self._wait_full(consumer)
@@ -323,7 +323,7 @@ class CheckAnswerer:
         assert offset is not None
         self._done.open(partition, offset)
 
-        check = self._read_check(record, partition, offset)
+        check = self._parse_record(record, partition, offset)
         if check is None:
             self._done.close(partition, offset)
             return False
@@ -337,7 +337,7 @@ class CheckAnswerer:
             self._questions.put(check)
         return is_new
 
-    def _read_check(self, record: Message, partition: int, offset: int) -> CheckedMessage | None:
+    def _parse_record(self, record: Message, partition: int, offset: int) -> CheckedMessage | None:
         """Returns the check that a record is; None if it is none for this group, or a forged one.
 
         A forged or an unreadable one is logged at 1, 2, 4, 8 ... of them: a stranger who writes
@@ -357,7 +357,7 @@ class CheckAnswerer:
                 )
             return None
 
-        check = read_check(headers, record.value(), self._group)
+        check = parse_check(headers, record.value(), self._group)
         if check is None:
             log.warning(
                 "%s: partition %s offset %s is no check for this group",
@@ -458,7 +458,7 @@ class CheckAnswerer:
         self._done.forget(partition.partition for partition in partitions)
 
 
-def read_check(
+def parse_check(
     headers: Sequence[Header], body: bytes | None, producer_group: str
 ) -> CheckedMessage | None:
     """Returns a record's check; None if the record cannot be read as one for this group.

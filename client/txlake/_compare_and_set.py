@@ -26,7 +26,7 @@ from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles, split, translating_e
 from txlake._delta_log import LAKE_ID_PROPERTY, files_of_table, lake_id_of
 from txlake._disk import require_room
 from txlake._paths import is_in_store
-from txlake._store import store_trouble
+from txlake._store import store_error
 from txlake.errors import ConsumerError, LakeError
 
 log = logging.getLogger("txlake.consumer")
@@ -92,9 +92,9 @@ class CompareAndSetTable(Generic[KeyT, RowT]):
                     self._refresh(from_checkpoint=attempt > 0)
                     break
                 except STALE_SNAPSHOT as error:
-                    trouble = store_trouble(self._files.uri, self._files.uri, error)
+                    translated = store_error(self._files.uri, self._files.uri, error)
                     # Another try on a store that does not answer would wait as long.
-                    if trouble is not None or attempt == _READS_MAX - 1:
+                    if translated is not None or attempt == _READS_MAX - 1:
                         raise
                     time.sleep(0.01)
 

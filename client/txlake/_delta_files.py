@@ -33,7 +33,7 @@ from txlake._delta_log import (
 )
 from txlake._disk import disk_refusal
 from txlake._paths import is_in_store
-from txlake._store import StoreFiles, pool_options, store_trouble
+from txlake._store import StoreFiles, pool_options, store_error
 from txlake.errors import LakeError
 
 # What is raised when VACUUM takes a file away while it is read, or a clean-up cuts the log short.
@@ -56,9 +56,9 @@ def translating_errors(uri: str) -> Iterator[None]:
         yield
     except STALE_SNAPSHOT as error:
         lake, table = split(uri)
-        trouble = store_trouble(uri, lake, error)
-        if trouble is not None:
-            raise trouble from error
+        translated = store_error(uri, lake, error)
+        if translated is not None:
+            raise translated from error
 
         refusal = None if is_in_store(uri) else disk_refusal(error)
         if refusal is not None:

@@ -22,7 +22,7 @@ from txlake._committed import (
 from txlake._counted import counted
 from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles, first_line
 from txlake._delta_log import lake_id_of
-from txlake._store import store_trouble
+from txlake._store import store_error
 from txlake.errors import LakeError
 from txlake.protocol import deleted_id
 
@@ -90,9 +90,9 @@ class TableChecks:
 
     def _unreadable(self, error: Exception) -> str:
         """Returns what is wrong with a table that cannot be read. Errors: StoreAwayError."""
-        trouble = store_trouble(self._path, self._path, error)
-        if trouble is not None:
-            raise trouble from error
+        translated = store_error(self._path, self._path, error)
+        if translated is not None:
+            raise translated from error
         return f"cannot be read: {first_line(error)}"
 
     def _open(self, table: str) -> DeltaFiles:

@@ -66,7 +66,7 @@ class KafkaSender:
 
     def __init__(self, settings: Mapping[str, Any], options: ProducerOptions) -> None:
         self._timeout_s = options.send_timeout_ms / 1000
-        self._trouble = ""  # the client's latest error
+        self._last_error = ""  # the client's latest error
 
         # Any: the client takes a list of (str, bytes), its annotations do not.
         self._producer: Any = Producer(
@@ -94,7 +94,7 @@ class KafkaSender:
 
     def _note(self, error: KafkaError) -> None:
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
-            self._trouble = f" ({error.str()})"
+            self._last_error = f" ({error.str()})"
 
     def _poll(self) -> None:
         while not self._is_closed:
@@ -165,7 +165,7 @@ class KafkaSender:
         except KafkaException as error:
             if not count:
                 raise SendError(
-                    f"{topic}: no broker answers: {error.args[0].str()}{self._trouble}"
+                    f"{topic}: no broker answers: {error.args[0].str()}{self._last_error}"
                 ) from error
         else:
             if topic not in topics or not topics[topic].partitions:

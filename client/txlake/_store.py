@@ -27,7 +27,7 @@ def pool_options(uri: str, storage_options: Mapping[str, str] | None) -> dict[st
     return {**own, **(storage_options or {})}
 
 
-def store_trouble(uri: str, lake: str, error: BaseException) -> LakeError | None:
+def store_error(uri: str, lake: str, error: BaseException) -> LakeError | None:
     """Returns the meaning of a store's error; None for other errors, and for a missing file."""
     failure = store_failure(error) if is_in_store(uri) else None
     if failure is None:
@@ -67,7 +67,7 @@ class StoreFiles(DeltaStorageHandler):
         except FileNotFoundError:
             return False
         except OSError as error:
-            if store_trouble(self._uri, self._uri, error) is not None:
+            if store_error(self._uri, self._uri, error) is not None:
                 raise
         return True
 

@@ -73,6 +73,6 @@ class ProducerOptions:
                 raise ValueError(f"{name} = {getattr(self, name)!r}: {pattern} is allowed")
 
         topics = (self.half_topic, self.op_topic, self.schedule_topic)
-        trouble = protocol.topics_trouble(topics, self.check_topic_prefix)
-        if trouble:
-            raise ValueError(trouble)
+        error_text = protocol.topics_error(topics, self.check_topic_prefix)
+        if error_text:
+            raise ValueError(error_text)

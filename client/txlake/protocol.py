@@ -382,7 +382,7 @@ def _as_kafka_compares(topic: str) -> str:
     return topic.replace(".", "_")
 
 
-def topics_trouble(topics: Sequence[str], check_topic_prefix: str) -> str:
+def topics_error(topics: Sequence[str], check_topic_prefix: str) -> str:
     """Returns in a sentence why our topics cannot have these names; empty if they can.
 
     Input: the names of the half, op, schedule and admin topic, as far as they are known.

@@ -125,7 +125,7 @@ def facts_of(
         kafka = ask(functools.partial(_kafka_facts, settings, of_lake))
     except JobError as error:
         is_away = not isinstance(error, NotAnsweredYetError)
-        return replace(facts, kafka_trouble=str(error), is_kafka_away=is_away)
+        return replace(facts, kafka_error=str(error), is_kafka_away=is_away)
 
     return replace(facts, **vars(kafka))
 
@@ -138,21 +138,21 @@ def _kafka_facts(settings: Settings, lake: LakeFacts) -> KafkaFacts:
     """
     from pipelines.errors import LostInputError
     from pipelines.health.facts import Drivers, KafkaFacts
-    from pipelines.health.kafka import groups_without_topic, start_trouble, topic_lags
+    from pipelines.health.kafka import groups_without_topic, start_error, topic_lags
     from pipelines.job.election import DriverGroup
     from pipelines.publish.status import find_publishers
 
-    trouble = start_trouble(settings, lake.plan)
+    error_text = start_error(settings, lake.plan)
     try:
         behind = topic_lags(settings, lake.plan)
-    except LostInputError:  # another Kafka, as `trouble` says: its offsets show no lag
+    except LostInputError:  # another Kafka, as `error_text` says: its offsets show no lag
         behind = None
 
     waiting = [group["producer_group"] for group in lake.groups if group["pending"]]
     drivers = DriverGroup(settings.kafka, settings.lake.location().path).describe()
 
     return KafkaFacts(
-        start_trouble=trouble,
+        start_error=error_text,
         lags=behind,
         drivers=Drivers(drivers.active, drivers.others),
         groups_without_topic=groups_without_topic(settings, waiting),

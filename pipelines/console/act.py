@@ -122,7 +122,7 @@ def _write(
     lake = lake_of(request)
     targets = _targets(action, form.get("target", []))
     sent = confirmation(form)
-    if sent.trouble:
+    if sent.error_text:
         return _preview(request, lake, action, targets, sent=sent)
 
     security = settings.security

@@ -30,12 +30,12 @@ class Confirmation:
     """The reason in a form, and what the form lacks to be written, in words."""
 
     reason: str = ""
-    trouble: str = ""
+    error_text: str = ""
 
     @property
     def status(self) -> int:
         """Returns the status of the page that shows the form."""
-        return 400 if self.trouble else 200
+        return 400 if self.error_text else 200
 
 
 NOT_SENT: Final = Confirmation()
@@ -44,7 +44,7 @@ NOT_SENT: Final = Confirmation()
 def login_page(request: Request) -> Response:
     """Shows the form for a name and the token."""
     return_to = _safe_path(request.query_params.get("then"))
-    return page(request, "login", then=return_to, trouble="", name="")
+    return page(request, "login", then=return_to, error_text="", name="")
 
 
 def login(request: Request, form: Form) -> Response:
@@ -53,16 +53,16 @@ def login(request: Request, form: Form) -> Response:
     name = field(form, "actor").strip()
     return_to = _safe_path(field(form, "then"))
 
-    trouble = ""
+    error_text = ""
     if not is_token(field(form, "token").strip(), site.token):
-        trouble = "this is not the token of this console"
+        error_text = "this is not the token of this console"
         client = "unknown" if request.client is None else request.client.host
         log.warning("a login with a wrong token, from %s, as %r", client, name[:_ACTOR_MAX])
     elif not name or len(name) > _ACTOR_MAX or not name.isprintable():
-        trouble = f"say who you are, in up to {_ACTOR_MAX} characters"
+        error_text = f"say who you are, in up to {_ACTOR_MAX} characters"
 
-    if trouble:
-        return page(request, "login", 403, then=return_to, trouble=trouble, name=name)
+    if error_text:
+        return page(request, "login", 403, then=return_to, error_text=error_text, name=name)
 
     answer = RedirectResponse(return_to, 303)
     answer.set_cookie(

@@ -22,7 +22,7 @@ _TROUBLE_S: Final = 60.0  # after a query without a reply, pages do not wait for
 
 @dataclass
 class _PendingQuery:
-    trouble: str = ""  # why the query before had no reply
+    error_text: str = ""  # why the query before had no reply
     answer: Future[Any] = field(default_factory=Future)
     ended_at: float | None = None
 
@@ -39,7 +39,7 @@ class _PendingQuery:
             self.ended_at = monotonic()
             self.answer.set_result(reply)
 
-    def next_trouble(self) -> str:
+    def next_error_text(self) -> str:
         """Returns why the next query may have no reply."""
         error = self.answer.exception()
         return str(error) if isinstance(error, JobError) else ""
@@ -71,12 +71,12 @@ class QueryCache:
         wait_s = self._form_wait_s if is_form else self._page_wait_s
 
         try:
-            reply: T = pending.answer.result(timeout=0 if pending.trouble else wait_s)
+            reply: T = pending.answer.result(timeout=0 if pending.error_text else wait_s)
         except FutureTimeoutError:
             if pending.answer.done():  # the query's own
                 raise
-            if pending.trouble:
-                raise KafkaAwayError(pending.trouble) from None
+            if pending.error_text:
+                raise KafkaAwayError(pending.error_text) from None
             raise NotAnsweredYetError(
                 f"Kafka has not answered within {wait_s:.0f} s; look again"
             ) from None
@@ -99,7 +99,7 @@ class QueryCache:
             pending = self._queries.get(name)
 
             if pending is None or pending.is_older(_FRESH_S):
-                pending = _PendingQuery("" if pending is None else pending.next_trouble())
+                pending = _PendingQuery("" if pending is None else pending.next_error_text())
                 self._queries[name] = pending
                 threading.Thread(
                     target=pending.run, args=(query,), name="txlake-asks", daemon=True

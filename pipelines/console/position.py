@@ -50,7 +50,7 @@ def set_position(request: Request, form: Form) -> Response:
         values = {name: field(form, name) for name in _FIELDS}
         queues = form.get("queue", [])
         sent = confirmation(form)
-        if sent.trouble:
+        if sent.error_text:
             return _preview(request, values, queues, sent)
 
         lake = lake_of(request)

@@ -81,12 +81,12 @@ def publishers_page(request: Request) -> Response:
     lake_of(request)
 
     publishers: list[PublisherStatus] = []
-    trouble = ""
+    error_text = ""
     if settings is not None:
         try:
             publishers = site.kafka.ask(_STATUS, lambda: _read_publishers(settings))
         except JobError as error:
-            trouble = str(error)
+            error_text = str(error)
 
     rows = topic_rows(publishers, now_ms())
     return export(request, COLUMNS, rows) or page(
@@ -94,7 +94,7 @@ def publishers_page(request: Request) -> Response:
         "publishers",
         publishers=publishers,
         names=[] if settings is None else [(name, name) for name in settings.publish],
-        trouble=trouble,
+        error_text=error_text,
         columns=[name for name in COLUMNS if name != "stopped"],
         rows=rows,
         skips=_skip_rows(publishers),
@@ -138,7 +138,7 @@ def skip(request: Request, form: Form) -> Response:
     def write_skip(actor: str, settings: Settings) -> Response:
         messages = _messages(settings, {name: field(form, name) for name in _FIELDS})
         sent = confirmation(form)
-        if sent.trouble:
+        if sent.error_text:
             return _preview(request, settings, messages, sent)
 
         _skip(settings, messages, actor, sent.reason, dry_run=False)

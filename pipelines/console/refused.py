@@ -154,9 +154,9 @@ def _write(request: Request, form: Form, action: DeadAction, actor: str) -> Resp
     lake = lake_of(request)
     rows = _plan(lake, group, targets)
 
-    trouble = lacks(form)
-    if trouble:
-        return _preview(request, action, group, rows, targets, 400, trouble, reason)
+    error_text = lacks(form)
+    if error_text:
+        return _preview(request, action, group, rows, targets, 400, error_text, reason)
 
     count = action.write(lake, rows, actor, reason)
     log.warning(
@@ -193,7 +193,7 @@ def _preview(
     rows: Sequence[Row],
     targets: Sequence[str],
     status: int = 200,
-    trouble: str = "",
+    error_text: str = "",
     reason: str = "",
 ) -> Response:
     return page(
@@ -205,7 +205,7 @@ def _preview(
         rows=rows,
         columns=_shown_columns(DEAD_COLUMNS[1:]),
         not_dead=len(set(targets)) - len(rows),
-        trouble=trouble,
+        error_text=error_text,
         reason=reason,
         then=url(f"/consumer_{action.name}", group=group, target=[row["target"] for row in rows]),
     )

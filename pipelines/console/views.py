@@ -163,7 +163,7 @@ def groups_page(request: Request) -> Response:
     lake = lake_of(request)
     rows = groups.read_groups(lake, transactions.state_of(lake), now_ms())
     shown = rows[: query_params.limit(request.query_params)]
-    trouble = ""
+    error_text = ""
 
     if site.settings is not None:
         from pipelines.health.kafka import members_of
@@ -173,12 +173,17 @@ def groups_page(request: Request) -> Response:
             kafka = site.settings.kafka
             members = site.kafka.ask(("members", names), lambda: members_of(kafka, names))
         except JobError as error:
-            trouble = str(error)
+            error_text = str(error)
             members = {}
 
         shown = [{**row, "members": members.get(row["producer_group"])} for row in shown]
     return export(request, groups.COLUMNS, shown) or page(
-        request, "groups", columns=groups.COLUMNS, rows=shown, count=len(rows), trouble=trouble
+        request,
+        "groups",
+        columns=groups.COLUMNS,
+        rows=shown,
+        count=len(rows),
+        error_text=error_text,
     )
 
 

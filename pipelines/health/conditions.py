@@ -27,7 +27,7 @@ LAKE_AHEAD_MS: Final = 60_000  # as far as the clocks of machine and broker can 
 
 def not_running(facts: Facts) -> list[str]:
     """No driver has the lake, or a start is refused as Kafka's topics stand."""
-    refused = facts.start_trouble
+    refused = facts.start_error
     if facts.drivers is not None and facts.drivers.active is None:
         text = "no driver has the lake: nothing is decided or delivered"
         return [text if refused is None else f"{text}, and a start is refused: {refused}"]
@@ -36,7 +36,7 @@ def not_running(facts: Facts) -> list[str]:
 
 def kafka_away(facts: Facts) -> list[str]:
     """Kafka does not answer, or does not let us in."""
-    return [str(facts.kafka_trouble)] if facts.is_kafka_away else []
+    return [str(facts.kafka_error)] if facts.is_kafka_away else []
 
 
 def no_epoch(facts: Facts) -> list[str]:

@@ -74,7 +74,7 @@ class Drivers:
 class KafkaFacts:
     """The facts from Kafka: the fields of `Facts` of these names."""
 
-    start_trouble: str | None
+    start_error: str | None
     lags: Sequence[TopicLag] | None
     drivers: Drivers
     groups_without_topic: Sequence[str]
@@ -135,8 +135,8 @@ class Facts:
     """All that is known: of the lake, of Kafka, of the settings. Units: ms.
 
     `lags`, `drivers`, `groups_without_topic`: None if Kafka was not queried, or did not answer;
-    `kafka_trouble` says why it did not. `publishers`: likewise; empty if the settings have none.
-    `is_kafka_away`: Kafka is known not to answer. `start_trouble`: why a start is refused, as
+    `kafka_error` says why it did not. `publishers`: likewise; empty if the settings have none.
+    `is_kafka_away`: Kafka is known not to answer. `start_error`: why a start is refused, as
     Kafka's topics are now. `groups_without_topic`: those of the lake that have halves pending and
     no check topic. `retention_ms`: the settings' [lake] retention_ms; None without settings.
     `limits`: the settings' [health]; their defaults without settings.
@@ -145,9 +145,9 @@ class Facts:
     lake: LakeFacts
     lags: Sequence[TopicLag] | None = None
     drivers: Drivers | None = None
-    kafka_trouble: str | None = None
+    kafka_error: str | None = None
     is_kafka_away: bool = False
-    start_trouble: str | None = None
+    start_error: str | None = None
     groups_without_topic: Sequence[str] | None = None
     publishers: Sequence[PublisherStatus] | None = None
     retention_ms: int | None = None

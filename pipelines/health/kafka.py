@@ -23,7 +23,7 @@ _POLL_S = 0.1
 _RECORD_BYTES = 65_536
 
 
-def start_trouble(settings: Settings, last: Plan | None) -> str | None:
+def start_error(settings: Settings, last: Plan | None) -> str | None:
     """Returns why a job on this lake refuses Kafka's topics as they are; None if it does not.
 
     Input: the newest plan of the lake; None before the first: the job creates missing topics then.

@@ -62,7 +62,7 @@ def headline(facts: Facts) -> str:
 
 def why_unknown(facts: Facts) -> str:
     """Returns why the state of some problems is not known."""
-    return facts.kafka_trouble or "--conf FILE tells how to ask Kafka, and the limits"
+    return facts.kafka_error or "--conf FILE tells how to ask Kafka, and the limits"
 
 
 def status_lines(facts: Facts) -> Iterator[tuple[str, str]]:
@@ -202,7 +202,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
         "drivers": None if facts.drivers is None else asdict(facts.drivers),
         "groups_without_topic": facts.groups_without_topic,
         "publishers": None if facts.publishers is None else _plain("", publisher_rows(facts)),
-        "kafka_trouble": facts.kafka_trouble,
+        "kafka_trouble": facts.kafka_error,
     }
 
 

@@ -21,7 +21,7 @@ from pipelines.settings.publish import read_publishers
 from pipelines.settings.secrets import secret_name, warn_if_others_can_read
 from pipelines.settings.security import read_security
 from pipelines.settings.values import Settings, TopicSettings
-from txlake.protocol import FOREVER, topics_trouble
+from txlake.protocol import FOREVER, topics_error
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -173,9 +173,9 @@ def _check_together(settings: Settings, source: str) -> None:
             )
 
     kafka = settings.kafka
-    trouble = topics_trouble(list(kafka.topics().values()), kafka.check_topic_prefix)
-    if trouble:
-        raise SettingsError(f"{source}: [kafka] {trouble}")
+    error_text = topics_error(list(kafka.topics().values()), kafka.check_topic_prefix)
+    if error_text:
+        raise SettingsError(f"{source}: [kafka] {error_text}")
 
 
 def _bounds(settings: Settings) -> Iterator[_Bound]:

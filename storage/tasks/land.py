@@ -24,7 +24,7 @@ from storage.rows import to_rows
 from storage.tasks.arrow_bytes import as_bytes, from_bytes
 from storage.tasks.file_buffer import FileBuffer, Files, files_to_json, from_json
 from storage.wire.decode import KEPT_BYTES, RECORDS, decode_rows
-from storage.wire.headers import truth
+from storage.wire.headers import to_mask
 from storage.wire.record_kinds import HALF, SCHEDULE, WireLimits
 
 # Columns of a message that decisions do not read: they stay where they were landed.
@@ -106,7 +106,7 @@ def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 def _of_kind(rows: pa.Table, kind: str) -> pa.Table:
     """Returns the records of a kind; adjacent ones are not copied."""
-    is_kind = np.concatenate([[False], truth(pc.equal(rows["kind"], kind)), [False]])
+    is_kind = np.concatenate([[False], to_mask(pc.equal(rows["kind"], kind)), [False]])
     edges = np.flatnonzero(is_kind[1:] != is_kind[:-1]).reshape(-1, 2).tolist()
     if len(edges) > _RUNS_MAX:
         return rows.filter(pa.array(is_kind[1:-1]))

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage import schemas
-from storage.wire.headers import Headers, Mask, as_text, byte_lengths, combined, truth
+from storage.wire.headers import Headers, Mask, as_text, byte_lengths, combined, to_mask
 from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
 from txlake import protocol as p
 
@@ -66,7 +66,7 @@ def decode_rows(records: pa.Table, limits: WireLimits) -> pa.Table:
 
 def _fullmatch(texts: pa.Array, pattern: str) -> Mask:
     """Returns for each text whether a pattern matches the whole of it."""
-    return truth(pc.match_substring_regex(texts, rf"\A(?:{pattern})\z"))
+    return to_mask(pc.match_substring_regex(texts, rf"\A(?:{pattern})\z"))
 
 
 def _fullmatch_encoded(texts: pa.Array, pattern: str) -> Mask:
@@ -98,7 +98,7 @@ class _Decoder:
         topics = pa.array(list(limits.topics.values()))
         kinds = pa.array(list(limits.topics))
         self._kind = kinds.take(pc.index_in(combined(records["topic"]), value_set=topics))
-        self._is = {kind: truth(pc.equal(self._kind, kind)) for kind in limits.topics}
+        self._is = {kind: to_mask(pc.equal(self._kind, kind)) for kind in limits.topics}
         self._is_wide = self._is[HALF] | self._is[SCHEDULE]
 
         value = combined(records["value"])
@@ -123,7 +123,7 @@ class _Decoder:
         self._ids = pc.split_pattern(_null_unless(is_operation, self._unique_key), ",")
 
         self._error = self._errors()
-        self._is_read = truth(self._error.is_null())
+        self._is_read = to_mask(self._error.is_null())
         self._is_message = self._is_wide & self._is_read
 
     def _is_well_formed(self, name: str) -> Mask:
@@ -142,7 +142,7 @@ class _Decoder:
     def _is_beyond(self, name: str, is_number: Mask) -> Mask:
         """Returns for each record whether its header is an instant that no column holds."""
         numbers = _null_unless(is_number, self._headers.text(name)).cast(pa.int64())
-        return truth(pc.greater(numbers, p.INSTANT_MS_MAX))
+        return to_mask(pc.greater(numbers, p.INSTANT_MS_MAX))
 
     def _number(self, name: str) -> pa.Array:
         """Returns a header as numbers, null where it is not well-formed."""
@@ -205,10 +205,10 @@ class _Decoder:
             ("too_large", is_admin & self._is_large),
             ("unknown_command", is_admin & ~self._is_command()),
             ("", is_admin),
-            ("bad_tran_type", is_op & ~truth(pc.is_in(self._tran_type, value_set=_TRAN_TYPES))),
+            ("bad_tran_type", is_op & ~to_mask(pc.is_in(self._tran_type, value_set=_TRAN_TYPES))),
             ("bad_producer_group", is_bad_group),
             ("too_large", is_op & self._is_large),
-            ("bad_offsets", is_op & truth(self._half_offsets.is_null())),
+            ("bad_offsets", is_op & to_mask(self._half_offsets.is_null())),
             ("bad_transaction_id", is_op & has(p.UNIQ_KEY) & ~self._has_id_each()),
             ("", is_op),
             ("bad_transaction_id", is_bad_id),
@@ -224,26 +224,26 @@ class _Decoder:
         """Returns for each record whether a column holds its time."""
         is_late_enough = pc.greater_equal(self._stored_us, 0)
         is_early_enough = pc.less_equal(self._stored_us, _STORED_US_MAX)
-        return truth(pc.and_(is_late_enough, is_early_enough))
+        return to_mask(pc.and_(is_late_enough, is_early_enough))
 
     def _is_version_1(self) -> Mask:
         """Returns for each record whether its header TXV is 1."""
-        return truth(pc.equal(self._headers.raw(p.TXV), pa.scalar(b"1")))
+        return to_mask(pc.equal(self._headers.raw(p.TXV), pa.scalar(b"1")))
 
     def _is_command(self) -> Mask:
         """Returns for each record whether its header COMMAND is one of the protocol's."""
-        return truth(pc.is_in(self._headers.text(p.COMMAND), value_set=pa.array(p.COMMANDS)))
+        return to_mask(pc.is_in(self._headers.text(p.COMMAND), value_set=pa.array(p.COMMANDS)))
 
     def _has_id_each(self) -> Mask:
         """Returns for each operation whether it has as many transaction ids as offsets."""
         id_count = pc.list_value_length(self._ids)
-        return truth(pc.equal(id_count, pc.list_value_length(self._half_offsets)))
+        return to_mask(pc.equal(id_count, pc.list_value_length(self._half_offsets)))
 
     def _is_own_topic(self) -> Mask:
         """Returns for each record whether its real topic is one of the system's."""
         own_topics = pa.array([*self._limits.own_topics(), *p.NO_TOPICS])
-        is_own = truth(pc.is_in(self._real_topic, value_set=own_topics))
-        return is_own | truth(pc.starts_with(self._real_topic, self._limits.check_topic_prefix))
+        is_own = to_mask(pc.is_in(self._real_topic, value_set=own_topics))
+        return is_own | to_mask(pc.starts_with(self._real_topic, self._limits.check_topic_prefix))
 
     def _is_set(self) -> Mask:
         """Returns for each record whether its TRAN_SIZE and TRAN_SEQ can be those of a set."""
@@ -251,7 +251,7 @@ class _Decoder:
             pc.greater_equal(self._size, 1),
             pc.less_equal(self._size, self._limits.messages_max),
         )
-        return truth(pc.and_(is_size, pc.less(self._seq, self._size)))
+        return to_mask(pc.and_(is_size, pc.less(self._seq, self._size)))
 
     def _raw_headers(self) -> pa.Array:
         """Returns the headers as they came if the columns do not hold all of them, else null."""
@@ -346,8 +346,8 @@ class _Decoder:
 
 def _split_offsets(texts: pa.Array) -> pa.Array:
     """Returns the offsets in each text, null where it is no list of them."""
-    is_list = ~truth(pc.match_substring_regex(texts, _NO_OFFSETS))
-    is_list &= truth(pc.not_equal(texts, ""))
+    is_list = ~to_mask(pc.match_substring_regex(texts, _NO_OFFSETS))
+    is_list &= to_mask(pc.not_equal(texts, ""))
 
     lists = pc.replace_substring_regex(_null_unless(is_list, texts), r",\z", "")
     return pc.split_pattern(lists, ",").cast(pa.list_(pa.int64()))

@@ -17,7 +17,7 @@ from storage.schemas import HEADERS
 Mask = Any  # numpy array of bool; numpy's generic types make signatures long
 
 
-def truth(values: pa.Array | pa.ChunkedArray) -> Mask:
+def to_mask(values: pa.Array | pa.ChunkedArray) -> Mask:
     """Returns a boolean column as a numpy array, null as false."""
     return pc.fill_null(values, False).to_numpy(zero_copy_only=False)
 
@@ -71,7 +71,7 @@ class Headers:
         self._record = np.repeat(np.arange(self.count), counts)
         self._names, self._values = lists.flatten().flatten()
         self._texts = as_text(self._values)
-        self._is_text = truth(self._texts.is_valid())
+        self._is_text = to_mask(self._texts.is_valid())
 
         # A header's code is the index of its name in `names`; -1 for a name of the user's.
         encoded = self._names.dictionary_encode()  # the same few come again and again

@@ -8,7 +8,7 @@ import pytest
 
 from pipelines.epoch.checks import _Attempt, _headers
 from txlake import CheckedMessage, protocol
-from txlake._checks import read_check
+from txlake._checks import parse_check
 
 Header = tuple[str, Any]
 ROW = {
@@ -29,7 +29,7 @@ OWN = [
 
 
 def read(headers: list[Header], body: bytes | None = b"body") -> CheckedMessage:
-    check = read_check(headers, body, "shop")
+    check = parse_check(headers, body, "shop")
     assert check is not None
     return check
 
@@ -106,8 +106,8 @@ def test_a_check_is_read_as_the_job_means_it(
 @pytest.mark.parametrize("missing", ["UNIQ_KEY", "HALF_QUEUE_ID", "HALF_QUEUE_OFFSET", "CHECK_ID"])
 def test_a_record_without_what_a_check_needs_is_none(missing: str) -> None:
     headers = [header for header in OWN if header[0] != missing]
-    assert read_check(headers, b"body", "shop") is None
+    assert parse_check(headers, b"body", "shop") is None
 
 
 def test_a_check_of_another_group_is_none() -> None:
-    assert read_check(OWN, b"body", "other") is None
+    assert parse_check(OWN, b"body", "other") is None

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from txlake._checks import read_check
+from txlake._checks import parse_check
 from txlake.signing import (
     SigningKey,
     check_signatures,
@@ -88,7 +88,7 @@ def test_what_is_not_signed_of_a_check_is_not_read() -> None:
     signature = ("SIG", sign_check(KEY, CHECK, b"body").encode())
     more: list[tuple[str, bytes | str | None]] = [("ACTOR", b"me"), ("UNIQ_KEY", b"tx2")]
     assert is_signed_check([KEY], [*CHECK, *more, signature], b"body")
-    assert read_check(SENT, b"body", "shop") == read_check([*SENT, *more], b"body", "shop")
+    assert parse_check(SENT, b"body", "shop") == parse_check([*SENT, *more], b"body", "shop")
 
 
 @pytest.mark.parametrize(

@@ -104,13 +104,13 @@ def published(since_ms: int = 0, lag: int = 1, **values: Any) -> Facts:
     [
         pytest.param(WELL, [], id="all is well"),
         pytest.param(replace(WELL, drivers=Drivers()), ["not_running"], id="no driver"),
-        pytest.param(replace(WELL, start_trouble="why"), ["not_running"], id="a start is refused"),
+        pytest.param(replace(WELL, start_error="why"), ["not_running"], id="a start is refused"),
         pytest.param(
-            Facts(WELL.lake, kafka_trouble="no answer", is_kafka_away=True, retention_ms=1),
+            Facts(WELL.lake, kafka_error="no answer", is_kafka_away=True, retention_ms=1),
             ["kafka_away"], id="Kafka is away",
         ),
         pytest.param(
-            Facts(WELL.lake, kafka_trouble="look again", retention_ms=1), [], id="not answered yet"
+            Facts(WELL.lake, kafka_error="look again", retention_ms=1), [], id="not answered yet"
         ),
         pytest.param(
             waiting(HOUR_MS, HOUR_MS - 1), ["lag"], id="an epoch came less than an hour ago"
@@ -219,8 +219,8 @@ def test_what_kafka_alone_knows_is_said_to_be_unknown() -> None:
         in text
     )
 
-    trouble = "Kafka at k:1 did not answer"
-    away = replace(facts, kafka_trouble=trouble, is_kafka_away=True)
+    refusal = "Kafka at k:1 did not answer"
+    away = replace(facts, kafka_error=refusal, is_kafka_away=True)
     assert unknown_problems(away) == [
         "not_running",
         "no_epoch",
@@ -228,8 +228,8 @@ def test_what_kafka_alone_knows_is_said_to_be_unknown() -> None:
         "no_check_topic",
         "floor_near",
     ]
-    assert f"kafka_away: {trouble}" in "\n".join(lines(away))
-    slow = replace(facts, kafka_trouble="look again")
+    assert f"kafka_away: {refusal}" in "\n".join(lines(away))
+    slow = replace(facts, kafka_error="look again")
     assert unknown_problems(slow) == unknown_problems(facts) and "(look again)" in "\n".join(
         lines(slow)
     )

@@ -29,6 +29,8 @@ OLD_WORDS = {
     "those",
     "told",
     "took_up",
+    "trouble",
+    "truth",
     "what",
     "who",
 }
