@@ -25,7 +25,7 @@ from storage.wire.decode import KAFKA, decode_rows
 from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
 from tests.support import vector_cases as cases
 from txlake import protocol as p
-from txlake._checks import read_check
+from txlake._checks import parse_check
 from txlake._half import half_queue_for
 from txlake.ordering import queue_for_key
 from txlake.signing import (
@@ -242,7 +242,7 @@ def check_vector(case: cases.CheckCase) -> dict[str, Any]:
     headers, value = case.changed(headers, value)
 
     keys = [KEYS[name] for name in case.known]
-    message = read_check(headers, value, cases.GROUP)
+    message = parse_check(headers, value, cases.GROUP)
     is_signed = is_signed_check(keys, headers, value)
     if keys and not is_signed:
         message = None
