@@ -63,7 +63,7 @@ def lock_is_free(lake: str) -> bool:
 @contextmanager
 def process(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    environment |= quick_java()
+    environment |= quick_java(log.parent / "temp")
     with log.open("wb") as output:
         started = subprocess.Popen(
             command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, env=environment

@@ -72,7 +72,7 @@ def submitted(cluster: Cluster, environment: Path, conf: Path) -> list[str]:
         "--submit-options",
         "--executor-memory 600m",
         "--spark",
-        f"spark.executor.extraJavaOptions={QUICK_JAVA}",
+        f"spark.executor.extraJavaOptions={cluster.java_options}",
     ]
 
 
@@ -348,7 +348,7 @@ def test_the_vectors_hold_on_a_cluster(
         **environment_conf(str(environment)),
         "spark.submit.pyFiles": str(packages),
         "spark.executor.memory": "600m",
-        "spark.executor.extraJavaOptions": QUICK_JAVA,
+        "spark.executor.extraJavaOptions": cluster.java_options,
     }
     ours = {key: value for key, value in os.environ.items() if "XDIST" not in key}
     variables = {**ours, CLUSTER_VARIABLE: json.dumps(spark), "PYSPARK_PYTHON": BARE_PYTHON}

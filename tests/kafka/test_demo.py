@@ -34,7 +34,6 @@ DEADLINE_S = 600.0
 @contextmanager
 def demo(lake: Path, temp: Path) -> Iterator[subprocess.Popen[str]]:
     """Start the demo; end it as Ctrl-C does, if it still runs."""
-    temp.mkdir()
     command = [
         sys.executable,
         "-m",
@@ -44,7 +43,7 @@ def demo(lake: Path, temp: Path) -> Iterator[subprocess.Popen[str]]:
         "--orders",
         str(ORDERS),
     ]
-    environment = {**os.environ, **quick_java(), "TMPDIR": str(temp), "COLUMNS": "80"}
+    environment = {**os.environ, **quick_java(temp), "COLUMNS": "80"}
     with subprocess.Popen(
         command,
         cwd=ROOT,

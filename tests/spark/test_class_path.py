@@ -44,7 +44,7 @@ def test_a_session_of_ones_own_reads_a_lake_with_the_printed_class_path(tmp_path
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM, class_path, str(tmp_path / "lake" / "outcomes")],
         cwd=tmp_path,
-        env={**environment, **quick_java(), "JAVA_HOME": str(java_home())},
+        env={**environment, **quick_java(tmp_path / "temp"), "JAVA_HOME": str(java_home())},
         capture_output=True,
         text=True,
         check=False,

@@ -82,7 +82,7 @@ def test_spark_reads_a_lake_in_a_store_and_shows_no_secret(store: Store, tmp_pat
         [sys.executable, "-c", _READER],
         cwd=tmp_path,
         input=json.dumps(asked),
-        env={**os.environ, **quick_java()},
+        env={**os.environ, **quick_java(tmp_path / "temp")},
         text=True,
         capture_output=True,
         timeout=400,

@@ -54,9 +54,14 @@ def archive_options() -> str:
     return f"-XX:SharedArchiveFile={path} {_QUIET} " if path is not None and path.is_file() else ""
 
 
-def quick_java() -> dict[str, str]:
-    """Returns the environment in which the JVMs of a process that a test starts are quick."""
-    return {"JAVA_TOOL_OPTIONS": f"{archive_options()}{QUICK_JAVA}"}
+def quick_java(temp: Path) -> dict[str, str]:
+    """Returns the environment in which the JVMs of a process that a test starts are quick.
+
+    Input: a folder of the test's, where they leave what they cannot delete when they are killed.
+    """
+    temp.mkdir(exist_ok=True)
+    options = f"{archive_options()}{QUICK_JAVA} -Djava.io.tmpdir={temp}"
+    return {"JAVA_TOOL_OPTIONS": options, "SPARK_LOCAL_DIRS": str(temp), "TMPDIR": str(temp)}
 
 
 def make_servers_quick() -> None:

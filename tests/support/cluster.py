@@ -17,6 +17,7 @@ import psutil
 
 from pipelines.jvm.java import java_home
 from pipelines.local_server.ports import Reservation, is_listening
+from tests.support.class_archive import QUICK_JAVA
 from tests.support.processes import kill_children
 
 _PYSPARK = importlib.util.find_spec("pyspark")
@@ -36,6 +37,8 @@ class Cluster:
     def __init__(self, folder: Path, cores: int = 1) -> None:
         self.folder = folder
         self._cores = cores
+        # Of all its JVMs: what those that a test kills cannot delete is in the cluster's folder.
+        self.java_options = f"{QUICK_JAVA} -Djava.io.tmpdir={folder}"
         self._processes: list[subprocess.Popen[bytes]] = []
         held = Reservation(HOST, 0)
         self.port = held.ports[0]
@@ -88,7 +91,7 @@ class Cluster:
             "SPARK_LOCAL_DIRS": str(folder / "local"),
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_LOCAL_IP": HOST,
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1",
+            "SPARK_DAEMON_JAVA_OPTS": self.java_options,
         }
 
         command = [str(_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}"]

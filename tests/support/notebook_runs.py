@@ -7,6 +7,7 @@ import html
 import io
 import os
 import re
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,9 @@ def run(notebook: Any, **environment: str) -> list[Shown]:
         config=Config({"KernelManager": {"shutdown_wait_time": CELL_S}}),
         resources={"metadata": {"path": str(NOTEBOOKS)}},
     )
-    client.execute(env={**os.environ, **quick_java(), **environment})
+    with tempfile.TemporaryDirectory(prefix="notebook-", ignore_cleanup_errors=True) as temp:
+        client.execute(env={**os.environ, **quick_java(Path(temp)), **environment})
+
     return [
         _shown(number, output)
         for number, cell in enumerate(notebook.cells)
