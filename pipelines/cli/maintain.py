@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +16,10 @@ from pipelines.output import print_json, print_rows
 from txlake._counted import counted
 from txlake.protocol import MAINTAIN
 
+if TYPE_CHECKING:
+    from pipelines.publish.retention import PublishedPositions
+
+_KAFKA_S = 30.0  # how long Kafka is asked what is published
 _COLUMNS = ("table", "files", "to merge", "into", "MB", "to delete")
 
 
@@ -60,7 +65,8 @@ def _estimate(writing: WriteOptions) -> None:
     from storage.maintenance.maintenance import Maintenance
 
     progress = require_recorded(writing.lake)
-    maintenance = Maintenance(writing.lake, writing.settings.maintenance_limits())
+    limits = writing.settings.maintenance_limits()
+    maintenance = Maintenance(writing.lake, limits, published=_published_positions(writing))
     if progress.last is not None:
         maintenance.resume_from(progress.last)
 
@@ -81,6 +87,15 @@ def _estimate(writing: WriteOptions) -> None:
         f"{counted(len(rows), 'table')}, {len(rows_with_work)} with something to do; "
         "nothing was changed"
     )
+
+
+def _published_positions(writing: WriteOptions) -> PublishedPositions:
+    """Returns what is published: the rest stays, all of it if Kafka does not answer."""
+    from pipelines.publish.retention import PublishedPositions
+
+    published = PublishedPositions(writing.settings)
+    published.wait(_KAFKA_S)
+    return published
 
 
 def _run(writing: WriteOptions) -> None:
@@ -107,7 +122,7 @@ def _run(writing: WriteOptions) -> None:
             progress = read_progress(lake)
             require_intact(lake, progress, is_exclusive=True)
             limits = writing.settings.maintenance_limits()
-            maintenance = Maintenance(lake, limits)
+            maintenance = Maintenance(lake, limits, published=_published_positions(writing))
             refused = RefusedRetention(lake, limits.topics.ms)
             if progress.last is not None:
                 maintenance.resume_from(progress.last)

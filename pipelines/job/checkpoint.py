@@ -61,11 +61,15 @@ def take_folder(folder: Path, lake_id: str) -> None:
     _require_ours(folder)
 
     mark = folder / _BELONGS_TO
-    if mark.exists() and mark.read_text() != lake_id:
+    owner = mark.read_text() if mark.exists() else ""
+    if owner == lake_id:
+        return
+    if owner:  # an empty mark is of a start whose disk was full
         raise StartError(
-            f"[stream] checkpoint = {str(folder)!r} belongs to lake {mark.read_text()}, not to "
-            f"{lake_id}: give each lake a checkpoint of its own"
+            f"[stream] checkpoint = {str(folder)!r} belongs to lake {owner}, not to {lake_id}: "
+            "give each lake a checkpoint of its own"
         )
+
     mark.write_text(lake_id)
 
 

@@ -42,12 +42,14 @@ class Leadership:
         self._stop = stop
         self.term = 0
         self._first_epoch: int | None = None  # the newest one when this driver came, or began
+        self._term_epoch: int | None = None  # the newest one when its term began
 
     def begin(self) -> None:
         """Takes the present election as the one by which the lake is this driver's."""
         self.term = self._election.term
         self._first_epoch = None
         self._new_owners()
+        self._term_epoch = self._first_epoch
 
     def require(self) -> None:
         """Checks that this driver is the active one, by Kafka's last word to it.
@@ -79,10 +81,7 @@ class Leadership:
     def _new_owners(self) -> list[str]:
         """Returns the owner of the newest planned epoch, if it is newer than at the first look."""
         try:
-            newest = 0  # of a lake that is not made yet
-            if self._lake.exists():
-                newest = self._lake.max_value("epochs", "epoch") or 0
-
+            newest = self._newest_epoch()
             if self._first_epoch is None:
                 self._first_epoch = newest
             return self._newest_owners() if newest > self._first_epoch else []
@@ -93,13 +92,23 @@ class Leadership:
         return self._election.is_active and self._election.term == self.term
 
     def require_newest_plan_is_ours(self) -> None:
-        """Checks that the lake's newest epoch was planned by this driver.
+        """Checks that nobody else has planned an epoch in the term of this driver.
 
-        Errors: OwnerError if another has planned it.
+        The newest epoch from before its term can be of any driver: one that starts and has no
+        records plans none. Errors: OwnerError if another has planned a newer one.
         """
+        if self._term_epoch is not None and self._newest_epoch() == self._term_epoch:
+            return
+
         owners = self._newest_owners()
         if owners != [self._owner]:
             raise fenced_error(self._lake.path, ", ".join(owners) or ANOTHER)
+
+    def _newest_epoch(self) -> int:
+        """Returns the newest epoch; 0 of a lake that is not made yet, or has none."""
+        if not self._lake.exists():
+            return 0
+        return self._lake.max_value("epochs", "epoch") or 0
 
     def _newest_owners(self) -> list[str]:
         newest = self._lake.max_value("epochs", "epoch")

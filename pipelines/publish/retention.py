@@ -47,7 +47,9 @@ class PublishedPositions:
         return {} if self._known is None else self._known.get(table)
 
     def wait(self, timeout_s: float) -> None:
-        """Waits for the answer to the running request."""
+        """Asks Kafka if nothing is known yet, and waits for the answer."""
+        if self._settings.publish:
+            self._request()
         if self._thread is not None:
             self._thread.join(timeout_s)
 

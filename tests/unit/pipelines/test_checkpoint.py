@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,27 @@ def test_each_start_deletes_the_checkpoints_before_it(tmp_path: Path) -> None:
     with pytest.raises(StartError, match="belongs to lake a lake, not to another"):
         fresh_checkpoint(folder, "another")
     assert runs[-1].exists()
+
+
+def test_a_disk_that_was_full_at_a_start_leaves_no_checkpoint_of_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path, *_: object) -> int:
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    folder = tmp_path / "checkpoint"
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", fail)
+        with pytest.raises(OSError, match="No space left"):
+            fresh_checkpoint(folder, "a lake")
+    fresh_checkpoint(folder, "a lake")
+
+    with monkeypatch.context() as patch:  # the mark is written once: nothing to lose later
+        patch.setattr(Path, "write_text", fail)
+        fresh_checkpoint(folder, "a lake")
+    with pytest.raises(StartError, match="belongs to lake a lake, not to another"):
+        fresh_checkpoint(folder, "another")
 
 
 def test_a_folder_of_somebody_else_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from storage.lake.progress import read_progress
 from storage.maintenance import maintenance
 from tests.support.in_memory_job import InMemoryJob
 from tests.support.maintenance_rounds import NOW_GONE, parquet_files, rows_in
-from txlake.protocol import ADMIN_TOPIC, COMMIT
+from txlake.protocol import ADMIN_TOPIC, ALTER_TOPIC, COMMIT
 
 EPOCHS = 2 * NOW_GONE.merge_files
 OWNER = "paper"  # of the epochs of an InMemoryJob
@@ -70,6 +70,30 @@ def test_the_driver_of_the_newest_epoch_deletes_what_was_merged(job: InMemoryJob
     maintain(job, OWNER, plan)
     assert files - parquet_files(Path(job.lake.path))
     assert logged - entries(job)
+
+
+def test_a_driver_that_starts_and_has_no_records_serves_what_was_asked_before(
+    job: InMemoryJob,
+) -> None:
+    run_epochs(job, EPOCHS)
+    job.command(ALTER_TOPIC, "config:orders:retention.ms=86400000")
+    job.run()
+
+    new = ownership_of(job.lake.path, "new")
+    with pytest.raises(OwnerError):  # before its term
+        new.require_newest_plan_is_ours()
+    new.begin()
+    lake = Lake(job.lake.path, is_driver=True)
+    keeper = MaintenanceScheduler(
+        lake, NOW_GONE, 0, ADMIN_TOPIC, lambda: False, new.require_newest_plan_is_ours
+    )
+    keeper.after_batch(None, FOREVER_S)
+    configuration = lake.handle("topics/1").metadata().configuration
+    assert any(value == "86400000" for value in configuration.values()), configuration
+
+    run_epochs(job, 1)  # another driver plans an epoch in its term
+    with pytest.raises(OwnerError):
+        new.require_newest_plan_is_ours()
 
 
 def test_a_driver_that_another_has_replaced_deletes_no_file_and_no_entry_of_a_log(

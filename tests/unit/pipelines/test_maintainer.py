@@ -23,7 +23,7 @@ from storage.maintenance.limits import MaintenanceLimits
 from storage.maintenance.merge import files_of
 from storage.verify.run import verify
 from tests.support.in_memory_job import InMemoryJob
-from tests.support.operator import said, txlake
+from tests.support.operator import said, txlake, write_conf
 from txlake.protocol import ADMIN_TOPIC, ALTER_TOPIC, COMMIT, MAINTAIN
 
 EVERY = 3
@@ -250,6 +250,26 @@ def test_a_dry_run_says_what_would_be_done_and_offline_does_it(job: InMemoryJob,
     assert (done["files_merged"], done["merges"]) == (18, 5)
     assert count_files(job) == 1
     assert "0 files of 0.0 MB became 0" in said("maintain", "--conf", conf, "--offline")
+
+
+def test_offline_keeps_what_is_not_published_while_kafka_is_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = InMemoryJob(tmp_path / "lake")
+    for _ in range(4):
+        job.end(COMMIT, job.half())
+        job.run(10 * 86_400_000)  # longer than messages are kept
+    conf = Path(write_conf(tmp_path))
+    publisher = '[publish.bills]\ntopics = ["orders"]\n'
+    conf.write_text(conf.read_text() + publisher)
+
+    said("maintain", "--conf", str(conf), "--offline")
+    assert "nobody knows what is published, so retention waits" in caplog.text
+    assert Lake(job.lake.path).read("topics/1").num_rows == 4
+
+    conf.write_text(conf.read_text().removesuffix(publisher))
+    said("maintain", "--conf", str(conf), "--offline")
+    assert Lake(job.lake.path).read("topics/1").num_rows == 1
 
 
 def test_offline_is_refused_while_a_driver_holds_the_lake(job: InMemoryJob, conf: str) -> None:
