@@ -250,7 +250,9 @@ class GroupQueues:
         mine = {queue for queue, member in share.items() if member == self.ownership.owner}
 
         held = self.buffers.positions().keys()
-        self._take(sorted(mine - held - owners.keys()), None, self._topics)
+        others = {queue for queue, owner in owners.items() if owner != self.ownership.owner}
+        unknown = owners.keys() - others - held  # a take was written, and its answer was lost
+        self._take(sorted((mine - held - others) | unknown), None, self._topics)
         self.buffers.close_unused()
         deadline = time.monotonic() + self._session_timeout_s
         self._leaving = {queue: self._leaving.get(queue, deadline) for queue in sorted(held - mine)}
@@ -310,7 +312,7 @@ class GroupQueues:
         # Before a queue is taken: when the store fails then, nothing is owned without a position.
         firsts = self.buffers.first_offsets(
             new,
-            {name: topic.table_id for name, topic in topics.items()},
+            _table_ids(topics),
             self._subscription.offset_reset,
         )
 
@@ -334,12 +336,20 @@ class GroupQueues:
         self._lake.require_whole(sorted(unchecked))
         self._checked |= unchecked
 
-        for (name, queue_id), offset in self.ownership.committed(queues).items():
-            if offset:
-                end = self.buffers.end(name, topics[name].table_id, queue_id)
-                if offset > end:
-                    raise OffsetOutOfRangeError(
-                        f"topic {name} queue {queue_id}: the group has committed offset {offset}, "
-                        f"and the queue ends at {end}: consumer_offsets is not of this lake, or "
-                        "the lake was put back from an older copy; read on with another group"
-                    )
+        committed = {
+            queue: offset for queue, offset in self.ownership.committed(queues).items() if offset
+        }
+        ends = self.buffers.first_offsets(committed, _table_ids(topics), "latest")
+
+        for (name, queue_id), offset in committed.items():
+            end = ends[name, queue_id]
+            if offset > end:
+                raise OffsetOutOfRangeError(
+                    f"topic {name} queue {queue_id}: the group has committed offset {offset}, "
+                    f"and the queue ends at {end}: consumer_offsets is not of this lake, or "
+                    "the lake was put back from an older copy; read on with another group"
+                )
+
+
+def _table_ids(topics: Mapping[str, Topic]) -> dict[str, int]:
+    return {name: topic.table_id for name, topic in topics.items()}

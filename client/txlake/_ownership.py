@@ -118,7 +118,7 @@ class Ownership:
 
         for queue in queues:
             before = self._row_of(queue, newest, now)
-            until = sessions.held_until(before)
+            until = self._held_until(before, sessions)
             if until is not None and now <= until:
                 held.append((until, before))
             rows.append(self._taken(before, now))
@@ -128,7 +128,15 @@ class Ownership:
         return rows
 
     def _sessions(self, newest: Mapping[Key, Commit]) -> OwnerSessions:
-        return OwnerSessions(newest.values(), self._session_timeout_ms)
+        rows = (row for row in newest.values() if row.consumer_group == self._group)
+        return OwnerSessions(rows, self._session_timeout_ms)
+
+    def _held_until(self, row: Commit, sessions: OwnerSessions) -> datetime | None:
+        """Returns until when another consumer holds a queue, if one does.
+
+        A row of this one that it does not know of is of a write whose answer was lost.
+        """
+        return None if row.owner == self.owner else sessions.held_until(row)
 
     def _row_of(self, queue: Queue, newest: Mapping[Key, Commit], now: datetime) -> Commit:
         """Returns the newest row of a queue; one without an owner if it has none."""
@@ -146,13 +154,13 @@ class Ownership:
         )
 
     def take_free(self, queues: Iterable[Queue]) -> dict[Queue, int | None]:
-        """Takes those of the queues that nobody holds. Output: their committed offsets."""
+        """Takes those of the queues that nobody else holds. Output: their committed offsets."""
         wanted = sorted(queues)
 
         def decide(newest: Mapping[Key, Commit], now: datetime) -> list[Commit]:
             sessions = self._sessions(newest)
             rows = [self._row_of(queue, newest, now) for queue in wanted]
-            untils = [sessions.held_until(row) for row in rows]
+            untils = [self._held_until(row, sessions) for row in rows]
 
             return [
                 self._taken(row, now)

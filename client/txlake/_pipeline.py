@@ -211,7 +211,11 @@ class Pipeline:
         return remaining
 
     def close(self) -> None:
-        """Stops the threads; one that hangs in a local transaction is left behind."""
+        """Stops the threads, when all results that are known are handed out.
+
+        No local transaction is begun any more. A thread that hangs, or has more to hand out than a
+        second's work, is left behind.
+        """
         self._is_closed = True
         for worker in self._workers:
             worker.has_items.set()
@@ -222,16 +226,20 @@ class Pipeline:
                 worker.thread.join(max(deadline - time.monotonic(), 0.0))
 
     def _work(self, worker: _Worker) -> None:
-        while not self._is_closed:
+        while True:
             worker.has_items.wait()
             worker.has_items.clear()
+            is_last_round = self._is_closed
 
-            while worker.items and not self._is_closed:
+            while worker.items:
                 half, result = worker.items.popleft()
-                if result is None:
-                    self._begin_local(half)
-                else:
+                if result is not None:
                     self._call_on_done(half, result)
+                elif not self._is_closed:  # else the job asks the group about it
+                    self._begin_local(half)
+
+            if is_last_round:
+                return
 
     def _begin_local(self, half: PipelinedHalf) -> None:
         """Runs a local transaction; one whose end cannot be sent is left to the job's checks."""

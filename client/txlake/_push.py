@@ -355,8 +355,11 @@ class PushRun:
 
     def _settle_blocked(self, lane: Lane, offset: int) -> None:
         """Lets an ordered lane wait for its first message, or go on behind it if it is dead."""
-        if lane.committable() != offset or lane.done == len(lane.messages):
-            return  # the queue is to go, or was away meanwhile
+        if lane.committable() != offset:
+            return  # the queue was away meanwhile
+        if lane.done == len(lane.messages):  # it was to go: what was refused is read again
+            lane.blocked_until = None
+            return
 
         message = lane.messages[lane.done]
         row = self._retries.row(lane.queue, message.queue_offset)

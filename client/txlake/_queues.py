@@ -81,12 +81,6 @@ class QueueBuffers:
             topic: reader for topic, reader in self._readers.items() if topic in topics
         }
 
-    def end(self, topic: str, table_id: int, queue_id: int) -> int:
-        """Returns the end of any queue, whether it is read here or not."""
-        reader = self._reader(topic, table_id)
-        self._refresh(topic, reader)
-        return reader.ends([queue_id])[queue_id]
-
     def _reader(self, topic: str, table_id: int) -> TopicReader:
         if topic not in self._readers:
             uri = self._lake.uri(f"topics/{table_id}")

@@ -26,7 +26,8 @@ class AsyncConsumer:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._open = partial(Consumer, *args, **kwargs)
         self._consumer: Consumer | None = None
-        self._polling: asyncio.Future[list[ConsumedMessage]] | None = None
+        self._polling: asyncio.Future[list[ConsumedMessage]] | None = None  # not returned yet
+        self._is_giving_back = False  # what it has; begun and not ended
         # One thread: only one at a time may use a consumer.
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="txlake-async")
 
@@ -50,16 +51,16 @@ class AsyncConsumer:
 
         What a call that was cancelled would have returned, the next one returns.
         """
+        if self._is_giving_back:
+            await self._give_back()
         if self._polling is None:
             self._polling = asyncio.ensure_future(
                 self._call(self.consumer.poll, timeout_s, max_records)
             )
-        polling = self._polling
-        try:
-            return await asyncio.shield(polling)
-        finally:
-            if polling.done():
-                self._polling = None
+
+        messages = await self._polled(self._polling)
+        self._polling = None
+        return messages
 
     async def commit(self) -> None:
         """Stores that the group is past all that poll() has returned."""
@@ -117,16 +118,40 @@ class AsyncConsumer:
         return self._consumer
 
     async def _give_back(self) -> None:
-        """Goes back to before messages that a cancelled poll() has taken and not returned."""
+        """Goes back to before messages that a cancelled poll() has taken and not returned.
+
+        A call that is cancelled, or fails, is begun again by the next one.
+        """
         if self._polling is None:
             return
 
-        polling, self._polling = self._polling, None
-        for message in reversed(await polling):
+        self._is_giving_back = True
+        firsts: dict[tuple[str, int], int] = {}
+        for message in await self._polled(self._polling):
+            firsts.setdefault((message.topic, message.queue_id), message.queue_offset)
+
+        for (topic, queue_id), offset in firsts.items():
             with suppress(UnknownTopicError):  # another consumer has the queue now
-                await self._call(
-                    self.consumer.seek, message.topic, message.queue_id, message.queue_offset
-                )
+                await self._call(self.consumer.seek, topic, queue_id, offset)
+
+        self._polling = None
+        self._is_giving_back = False
+
+    async def _polled(
+        self, polling: asyncio.Future[list[ConsumedMessage]]
+    ) -> list[ConsumedMessage]:
+        """Returns what a poll has taken; one that failed has taken nothing.
+
+        The caller can be cancelled in the very turn of the loop in which the poll ends: what it
+        took stays here then.
+        """
+        try:
+            return await asyncio.shield(polling)
+        except BaseException:
+            if polling.done() and (polling.cancelled() or polling.exception() is not None):
+                self._polling = None
+                self._is_giving_back = False
+            raise
 
     async def _call(self, function: Callable[..., _ResultT], *args: Any) -> _ResultT:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)

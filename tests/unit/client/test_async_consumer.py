@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.lake_factory import LakeFactory
-from txlake import AsyncConsumer, ConsumedMessage, Consumer, ConsumeStatus, LakeError
+from txlake import (
+    AsyncConsumer,
+    ConsumedMessage,
+    Consumer,
+    ConsumeStatus,
+    LakeError,
+    StoreAwayError,
+)
 
 
 @pytest.fixture
@@ -59,6 +68,62 @@ def test_a_poll_that_is_cancelled_loses_nothing(orders: LakeFactory) -> None:
             await consumer.commit()
 
     asyncio.run(main())
+
+
+def test_a_poll_that_is_cancelled_as_it_ends_loses_nothing(orders: LakeFactory) -> None:
+    orders.deliver("orders", {0: 5})
+
+    async def main() -> None:
+        async with AsyncConsumer(orders.path, "points", ["orders"]) as consumer:
+            task = asyncio.ensure_future(consumer.poll(60.0))
+            while consumer._polling is None:
+                await asyncio.sleep(0)
+            consumer._polling.add_done_callback(lambda _: task.cancel())
+
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert len(await consumer.poll(5.0)) == 5
+
+    asyncio.run(main())
+
+
+def test_a_commit_that_is_cancelled_or_fails_passes_nothing_when_it_is_tried_again(
+    orders: LakeFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders.deliver("orders", {0: 5})
+    go_on = threading.Event()
+
+    async def main() -> None:
+        async with AsyncConsumer(orders.path, "points", ["orders"]) as consumer:
+            poll, seek = consumer.consumer.poll, consumer.consumer.seek
+
+            def slow_poll(*arguments: Any) -> list[ConsumedMessage]:
+                messages = poll(*arguments)
+                go_on.wait(60)
+                return messages
+
+            failures = [StoreAwayError("the store does not answer")]
+
+            def failing_seek(*arguments: Any) -> None:
+                if failures:
+                    raise failures.pop()
+                seek(*arguments)
+
+            monkeypatch.setattr(consumer.consumer, "poll", slow_poll)
+            monkeypatch.setattr(consumer.consumer, "seek", failing_seek)
+            for call in (consumer.poll(60.0), consumer.commit()):
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(call, 0.1)
+
+            go_on.set()
+            with pytest.raises(StoreAwayError):
+                await consumer.commit()
+            await consumer.commit()
+            assert [m.queue_offset for m in await consumer.poll(5.0)] == [0, 1, 2, 3, 4]
+
+    asyncio.run(main())
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        assert consumer.committed() == {("orders", 0): 0}
 
 
 def test_a_listener_is_awaited_several_times_at_once(orders: LakeFactory, tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ from deltalake import DeltaTable
 from tests.support.lake_factory import LakeFactory
 from tests.support.read_bytes import read_bytes
 from tests.support.wait import wait_until
-from txlake import ConsumedMessage, Consumer, ConsumeStatus
+from txlake import ConsumedMessage, Consumer, ConsumeStatus, StoreAwayError
+from txlake._group_queues import GroupQueues
+from txlake._push import PushRun
 from txlake._retries import Attempt, ConsumerRetries, GroupRetries, RetryPolicy
 
 LATER = ConsumeStatus.RECONSUME_LATER
@@ -432,3 +434,37 @@ def test_wrong_options_are_refused(orders: LakeFactory, options: dict[str, Any],
         pytest.raises(ValueError, match=said),
     ):
         consumer.run(lambda _messages: None, **options)
+
+
+def test_an_ordered_queue_that_was_to_go_and_stays_is_read_on(
+    orders: LakeFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its message is refused as it is to go, and the store fails as that is written down."""
+    orders.deliver("orders", {0: 5})
+    seen: list[int] = []
+    is_leaving = False
+    failures = [StoreAwayError("the store does not answer")]
+    leaving, write_down = GroupQueues.leaving, PushRun._write_down
+
+    def listener(messages: Sequence[ConsumedMessage]) -> ConsumeStatus | None:
+        nonlocal is_leaving
+        seen.append(messages[0].queue_offset)
+        is_leaving = len(seen) == 1
+        return LATER if is_leaving else None
+
+    def all_leaving(queues: GroupQueues) -> list[tuple[str, int]]:
+        return list(queues.buffers.positions()) if is_leaving else leaving(queues)
+
+    def failing(run: PushRun) -> None:
+        nonlocal is_leaving
+        if run._unsettled and failures:
+            is_leaving = False
+            raise failures.pop()
+        write_down(run)
+
+    monkeypatch.setattr(GroupQueues, "leaving", all_leaving)
+    monkeypatch.setattr(PushRun, "_write_down", failing)
+    with running(orders, listener, threads=1, is_ordered=True, retry_delays_ms=[100]):
+        wait_until(lambda: len(seen) == 6, "all messages", seen=lambda: seen)
+    assert seen == [0, 0, 1, 2, 3, 4]
+    assert failures == []

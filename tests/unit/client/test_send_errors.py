@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from txlake import ClosedError, Message, Producer, ProducerOptions, SendError
+from tests.support.wait import wait_until
+from txlake import (
+    CheckedMessage,
+    ClosedError,
+    HalfMessage,
+    LocalTransactionState,
+    Message,
+    Producer,
+    ProducerOptions,
+    SendError,
+    TransactionListener,
+    TransactionProducer,
+)
 from txlake._kafka import (
     HALF_IS_ASKED_ABOUT,
     KafkaSender,
@@ -18,6 +31,16 @@ from txlake._kafka import (
 )
 
 NOWHERE = "127.0.0.1:1"
+
+
+class Commits(TransactionListener):
+    """A listener of local transactions that are not begun: no half is stored."""
+
+    def execute_local_transaction(self, message: HalfMessage, arg: Any) -> LocalTransactionState:
+        raise AssertionError(message, arg)
+
+    def check_local_transaction(self, message: CheckedMessage) -> LocalTransactionState:
+        raise AssertionError(message)
 
 
 class Stored:
@@ -91,6 +114,28 @@ def test_a_message_that_timed_out_may_be_delivered_and_the_error_says_so() -> No
     said = str(failure.value)
     assert said.startswith("1 message, not all confirmed: ")
     assert said.endswith("; it may be stored all the same: then the job delivers it")
+
+
+def test_each_transaction_that_a_close_gives_up_is_said_to_its_callback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(KafkaSender, "partition_count", lambda *_: 4)
+    done: list[Any] = []
+
+    def on_done(result: Any) -> None:
+        time.sleep(0.01)  # close() waits for a second of them
+        done.append(result)
+
+    options = ProducerOptions(close_timeout_ms=100)
+    listener = Commits()
+    with TransactionProducer(
+        NOWHERE, "shop", listener, client={"log_level": 0}, options=options
+    ) as producer:
+        for _ in range(300):
+            producer.send_pipelined(Message("orders", b"x"), on_done=on_done)
+
+    wait_until(lambda: len(done) == 300, "callbacks", seen=lambda: len(done))
+    assert all(isinstance(result, SendError) for result in done)
 
 
 def test_a_client_with_a_fatal_error_is_closed_all_the_same() -> None:

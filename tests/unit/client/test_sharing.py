@@ -7,17 +7,19 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from deltalake.exceptions import CommitFailedError
 
 from tests.support.group_member import member, read_seen
 from tests.support.lake_factory import LakeFactory, places, poll_all
 from tests.support.wait import wait_until
-from txlake import Consumer, GroupBusyError, StaleGenerationError, StoreAwayError
-from txlake._consumer_offsets import ConsumerOffsets
+from txlake import Consumer, GroupBusyError, LakeError, StaleGenerationError, StoreAwayError
+from txlake._consumer_offsets import Commit, ConsumerOffsets
 from txlake._members import ConsumerMembers
 from txlake._topic_reader import TopicReader
 
@@ -214,6 +216,67 @@ def test_latest_is_the_latest_though_the_store_fails_at_a_take(
     assert {two.position(*queue) for queue in two.assignment()} == {3}
     for consumer in (one, two):
         consumer.close()
+
+
+@pytest.mark.parametrize("is_conflict", [True, False])
+def test_a_take_whose_answer_is_lost_wedges_no_queue(
+    orders: LakeFactory, is_conflict: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a store's client sends a write again that was there already, or breaks off."""
+    one = Consumer(orders.path, "points", ["orders"], session_timeout_ms=60_000)
+    two = Consumer(orders.path, "points", ["orders"])
+    settle(one, two, counts=[2, 2])
+
+    lost = CommitFailedError("the entry is there") if is_conflict else OSError("reset by peer")
+    failures: list[Exception] = [lost]
+    write = ConsumerOffsets._write
+
+    def writing(table: ConsumerOffsets, rows: Iterable[Commit], mode: Any) -> None:
+        taken = list(rows)
+        write(table, taken, mode)
+        is_by_one = {row.owner for row in taken} == {one._queues.ownership.owner}
+        if failures and is_by_one and len(taken) == 2:
+            raise failures.pop()
+
+    monkeypatch.setattr(ConsumerOffsets, "_write", writing)
+    two.close()
+    deadline = time.monotonic() + 120
+    while len(ids(one)) < QUEUES or failures:
+        assert time.monotonic() < deadline, (ids(one), failures)
+        with suppress(LakeError):
+            one.poll(0.05)
+
+    three = Consumer(orders.path, "points", ["orders"])
+    settle(one, three, counts=[2, 2])
+    one.close()
+    three.close()
+
+
+def test_a_start_looks_at_a_topic_and_not_at_each_of_its_queues(
+    orders: LakeFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders.make_topic("bills", 40)
+    for topic, count in (("orders", QUEUES), ("bills", 40)):
+        orders.deliver(topic, dict.fromkeys(range(count), 1))
+
+    def looks(topic: str) -> int:
+        with Consumer(orders.path, "points", [topic]) as consumer:
+            poll_all(consumer, len(consumer.assignment()))
+            consumer.commit()  # what is committed is compared with each queue's end
+
+        before = len(refreshed)
+        Consumer(orders.path, "points", [topic]).close()
+        return len(refreshed) - before
+
+    refreshed: list[TopicReader] = []
+    refresh = TopicReader.refresh
+
+    def refreshing(reader: TopicReader) -> bool:
+        refreshed.append(reader)
+        return refresh(reader)
+
+    monkeypatch.setattr(TopicReader, "refresh", refreshing)
+    assert looks("orders") == looks("bills")
 
 
 def test_readers_of_topics_without_a_queue_are_closed(orders: LakeFactory) -> None:
