@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from functools import reduce
-from operator import or_
+from operator import and_
 from typing import Any, Final
 
 import pyarrow as pa
@@ -112,23 +112,23 @@ class DeadLetters:
 
     def read(self, retries: Sequence[Retry]) -> dict[Key, pa.Table]:
         """Returns the newest row of each message that was ever dead."""
-        is_wanted = reduce(
-            or_,
-            (
-                (pc.field("consumer_group") == retry.consumer_group)
-                & (pc.field("topic") == retry.topic)
-                & (pc.field("queue_id") == retry.queue_id)
-                & (pc.field("queue_offset") == retry.queue_offset)
-                for retry in retries
-            ),
-            pc.scalar(False),
-        )
-        rows = self.read_where(is_wanted)
+        wanted = {
+            (retry.consumer_group, retry.topic, retry.queue_id, retry.queue_offset)
+            for retry in retries
+        }
+        # Not a term for each message: some thousands would overflow Arrow's stack.
+        values = list(zip(*wanted, strict=True)) or [()] * len(_KEY)
+        are_near = [
+            pc.field(name).isin(pa.array(sorted(set(column)), SCHEMA.field(name).type))
+            for name, column in zip(_KEY, values, strict=True)
+        ]
+        rows = self.read_where(reduce(and_, are_near))
         keys = zip(*(rows[name].to_pylist() for name in _KEY), strict=True)
 
         newest: dict[Key, pa.Table] = {}
         for index, key in enumerate(keys):  # the latest first
-            newest.setdefault(key, rows.slice(index, 1))
+            if key in wanted:
+                newest.setdefault(key, rows.slice(index, 1))
         return newest
 
     def read_where(self, where: pc.Expression, columns: list[str] | None = None) -> pa.Table:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
-from operator import itemgetter, or_
+from operator import itemgetter
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +19,7 @@ import pyarrow.compute as pc
 from txlake._delta_files import DeltaFiles, translating_errors
 from txlake._delta_log import TableFile
 from txlake._message_filter import MessageFilter
+from txlake._offset_windows import OffsetWindows
 from txlake.errors import OffsetGapError, OffsetOutOfRangeError
 from txlake.protocol import floor_id
 
@@ -169,16 +169,9 @@ class TopicReader:
     def _read_offsets(self, offsets: Mapping[int, Sequence[int]]) -> dict[int, pa.Table]:
         """Returns the rows of some offsets of each queue, in their order."""
         spans = {queue_id: _spans_of(each) for queue_id, each in offsets.items()}
-        conditions = [
-            (pc.field("queue_id") == queue_id)
-            & (pc.field("queue_offset") >= first)
-            & (pc.field("queue_offset") <= last)
-            for queue_id, each in spans.items()
-            for first, last in each
-        ]
         empty = self._files.dataset([]).schema.empty_table().select(COLUMNS)
         result = dict.fromkeys(offsets, empty)
-        if not conditions:
+        if not any(spans.values()):
             return result
 
         paths = [
@@ -190,9 +183,11 @@ class TopicReader:
                 for first, last in each
             )
         ]
-        rows = self._files.dataset(paths).to_table(
-            columns=list(COLUMNS), filter=reduce(or_, conditions)
+        all_offsets = itertools.chain.from_iterable(offsets.values())
+        is_near = pc.field("queue_id").isin(pa.array(list(offsets), pa.int32())) & (
+            pc.field("queue_offset").isin(pa.array(sorted(set(all_offsets)), pa.int64()))
         )
+        rows = self._files.dataset(paths).to_table(columns=list(COLUMNS), filter=is_near)
 
         for queue_id, read in _split_by_queue(_in_order(rows)).items():
             wanted = pa.array(offsets[queue_id], pa.int64())
@@ -245,16 +240,11 @@ class TopicReader:
         if rows_max is None:
             untils = self._at_file_ends(files, positions, untils)
 
-        windows = [
-            (pc.field("queue_id") == queue_id)
-            & (pc.field("queue_offset") >= position)
-            & (pc.field("queue_offset") < untils[queue_id])
-            for queue_id, position in positions.items()
-        ]
         paths = [file.path for file in self._files_for(positions, untils)]
-        rows = self._files.dataset(paths).to_table(
-            columns=list(columns), filter=reduce(or_, windows)
+        windows = OffsetWindows(
+            {queue_id: (position, untils[queue_id]) for queue_id, position in positions.items()}
         )
+        rows = windows.read(self._files.dataset(paths), columns)
 
         by_queue = _split_by_queue(_in_order(rows))
         for queue_id, position in positions.items():

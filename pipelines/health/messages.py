@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import functools
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +16,7 @@ from pipelines.health.topics import catalog, read_queues
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_rows
 from storage.rows import instant
+from txlake._offset_windows import OffsetWindows
 
 COLUMNS: Final = (
     "queue_id",
@@ -154,6 +153,7 @@ def _read(
     if not filled:
         return lake.schema(table).empty_table().select([*columns])
 
+    windows = OffsetWindows(filled)
     begins, ends = zip(*filled.values(), strict=True)
     bounds: Bounds = {
         "epoch": (None, epoch),
@@ -162,15 +162,10 @@ def _read(
         "stored_at": stored,
     }
 
-    queue, offset = pc.field("queue_id"), pc.field("queue_offset")
-    within = functools.reduce(
-        operator.or_,
-        [(queue == q) & (offset >= begin) & (offset < end) for q, (begin, end) in filled.items()],
-    )
-
-    if where is not None:
-        within &= where
-    return read_rows(lake, table, columns, bounds, within)
+    within = windows.bounds() if where is None else windows.bounds() & where
+    names = dict.fromkeys((*columns, "queue_id", "queue_offset"))
+    rows = windows.select(read_rows(lake, table, [*names], bounds, within))
+    return rows.select([*columns])
 
 
 def _read_at(
