@@ -7,6 +7,7 @@ until it is delivered. Read at the newest committed epoch.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection
 from typing import Final
 
@@ -183,10 +184,14 @@ def read_rearmed(lake: Lake, until: Bounds) -> pa.Table:
     ids = {halves[place]["transaction_id"] for place in places if set_key(halves[place])}
     members = read_rows(lake, "half", columns, {"transaction_id": sorted(ids)}).to_pylist()
 
+    offsets_by_set: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for member in members:
+        offsets_by_set[set_key(member)].append(member["queue_offset"])
+
     rows = []
     for queue_id, queue_offset, epoch in named:
         key = set_key(halves[(queue_id, queue_offset)])
-        offsets = [member["queue_offset"] for member in members if key and set_key(member) == key]
+        offsets = offsets_by_set.get(key) if key else None
 
         rows += [
             {"queue_id": queue_id, "queue_offset": offset, "epoch": epoch}

@@ -49,7 +49,10 @@ def read_topics(lake: Lake, default: Retention | None = None) -> list[Row]:
     Input: the settings' retention; None if it is not known: a topic without limits has null then.
     Errors: BrokenLakeError.
     """
-    return [_topic(lake, row, default) for row in catalog(lake)]
+    rows = catalog(lake)
+    require_readable(lake, [_table(row) for row in rows])
+
+    return [_topic(lake, row, default) for row in rows]
 
 
 def catalog(lake: Lake) -> list[Row]:
@@ -74,10 +77,13 @@ def no_topic(lake: Lake, name: str) -> OperatorError:
     )
 
 
-def _topic(lake: Lake, row: Row, default: Retention | None) -> Row:
-    table = f"topics/{row['table_id']}"
-    require_readable(lake, [table])
+def _table(row: Row) -> str:
+    """Returns the name of the table of a topic, from its row of `catalog`."""
+    return f"topics/{row['table_id']}"
 
+
+def _topic(lake: Lake, row: Row, default: Retention | None) -> Row:
+    table = _table(row)
     files = lake.table(table).files()
     handle = lake.handle(table)
     own = retention_of(handle, Retention(-2, -2))  # -2: the topic has no limit of its own
@@ -125,7 +131,7 @@ def read_queues(lake: Lake, name: str) -> list[Row]:
     Errors: OperatorError when there is no such topic.
     """
     row = require_topic(lake, name)
-    table = f"topics/{row['table_id']}"
+    table = _table(row)
     ends = queue_ends(lake)
     require_readable(lake, [table])
 

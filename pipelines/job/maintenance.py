@@ -9,8 +9,9 @@ commits of Spark and of delta-rs never meet.
 An error here stops no epoch: it is logged, and the next round tries again. But a driver that
 another has replaced deletes nothing and stops.
 
-A round is in memory only. After a crash a round that an operator asked for begins again: a property
-of the table `admin` says up to which epoch requests were served.
+A round is in memory only. A round that an operator asked for begins again after a crash, and, when
+`_RETRY_S` has passed, if a table failed: a property of the table `admin` says up to which epoch
+requests were served, with no table that failed.
 
 ALTER_TOPIC sets the retention of a topic, a property of its table. It is set when the epoch of the
 command is committed, before the next step.
@@ -21,7 +22,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow.compute as pc
 
@@ -40,6 +41,8 @@ log = logging.getLogger("txlake.maintain")
 
 # A property of the table `admin`: the epoch of the newest request that was served.
 _SERVED_EPOCH = "txlake.maintainedEpoch"
+# Waits before a full round that failed begins again: a damaged table fails each time.
+_RETRY_S: Final = (60.0, 300.0, 900.0, 3_600.0)
 _REQUEST_COLUMNS = ["epoch", "queue_offset", "command", "target", "actor", "reason"]
 
 
@@ -72,10 +75,13 @@ class MaintenanceScheduler:
         # The round that runs: its remaining steps, and what it has done.
         self._steps: Iterator[StepResult] | None = None
         self._is_full = False  # an operator asked for it: every table gets all steps
+        self._has_failed = False  # a table of it
         self._round_result = StepResult()
         self._round_s = 0.0
 
         self._request_epoch = 0  # of the request that a full round serves
+        self._retry_at: float | None = None  # monotonic s: it failed, and begins again
+        self._tries = 0
         self._has_looked_back = False  # for requests before this start
         self._rerun_when_idle = False  # the stream was busy in this round
 
@@ -92,6 +98,9 @@ class MaintenanceScheduler:
         request_epoch = self._take_requests(plan)
         if request_epoch:
             self._request_epoch = request_epoch
+            self._tries = 0
+            self._begin(is_full=True)
+        elif self._must_retry():
             self._begin(is_full=True)
         elif plan is not None and plan.epoch % self._round_epochs == 0 and self._steps is None:
             self._begin(is_full=False)  # by its number: in a job that often starts anew, too
@@ -170,13 +179,33 @@ class MaintenanceScheduler:
         except Exception as error:
             self._log_failure("admin", error)
 
+    def _must_retry(self) -> bool:
+        """Returns whether a full round that failed is to begin again now."""
+        is_due = self._retry_at is not None and time.monotonic() >= self._retry_at
+        return is_due and self._steps is None
+
+    def _retry_later(self) -> None:
+        """Sets when a full round that failed begins again."""
+        delay_s = _RETRY_S[min(self._tries, len(_RETRY_S) - 1)]
+        self._retry_at = time.monotonic() + delay_s
+        self._tries += 1
+        log.warning(
+            "the maintenance that was asked for is not complete; it begins again in %.0f s", delay_s
+        )
+
     def _begin(self, is_full: bool) -> None:
         self._is_full = is_full
+        self._has_failed = False
+        if is_full:
+            self._retry_at = None
+
         self._steps = None
         try:
             self._steps = self._round(self._maintenance.tables(), is_full)
         except Exception as error:
             self._log_failure("the catalog", error)
+            if is_full:
+                self._retry_later()
 
     def _round(self, tables: Sequence[str], is_full: bool) -> Iterator[StepResult]:
         """Runs the steps of a round one by one; yields the result of each.
@@ -193,6 +222,7 @@ class MaintenanceScheduler:
                 raise
             except Exception as error:
                 self._log_failure(table, error)
+                self._has_failed = True
 
             yield StepResult()
 
@@ -226,7 +256,9 @@ class MaintenanceScheduler:
             done = summary(self._round_result)
             log.info("maintenance: %s, %.2f s in all", done, self._round_s)
 
-        if self._is_full:
+        if self._is_full and self._has_failed:
+            self._retry_later()
+        elif self._is_full:
             self._mark_request_done()
 
         self._is_full = False

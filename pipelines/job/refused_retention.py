@@ -67,6 +67,7 @@ class RefusedRetention:
         """Takes the steps that are needed, one each time the next is asked for.
 
         Input: `is_full`: now, and every dead letter that is old.
+        Errors: as of the class; it looks again in the first round after `_LOOK_S_MIN`.
         """
         now = time.monotonic()
         if (
@@ -76,7 +77,7 @@ class RefusedRetention:
         ):
             return
 
-        self._look_at = now + max(_LOOK_S_MIN, self._retention_ms / 1_000 / _LOOKS)
+        self._look_at = now + _LOOK_S_MIN  # unless all steps succeed
         lake = Lake(self._location)  # consumers have written since the last look
         before_ms = self._at_ms - self._retention_ms
 
@@ -86,6 +87,7 @@ class RefusedRetention:
             yield StepResult(rows_expired=self._drop(lake, old, instant(before_ms)))
 
         yield from self._delete_letters(lake, before_ms, 0 if is_full else self._slack_ms)
+        self._look_at = now + max(_LOOK_S_MIN, self._retention_ms / 1_000 / _LOOKS)
 
     @property
     def _slack_ms(self) -> int:

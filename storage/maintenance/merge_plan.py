@@ -127,7 +127,8 @@ def all_merges(files: Sequence[TableFile], limits: MergeLimits) -> Iterator[Sequ
         rows = sum(file.row_count for file in chosen)
         merged = TableFile(merged_name(chosen, False), size, rows, chosen[0].first_epoch)
 
-        remaining = [*(file for file in remaining if file not in chosen), merged]
+        paths = {file.path for file in chosen}
+        remaining = [*(file for file in remaining if file.path not in paths), merged]
 
 
 def _by_level(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.health.dead_letters import read_dead
+from pipelines.explain.rows import Row
+from pipelines.health import dead_letters
+from pipelines.health.dead_letters import read_dead, read_rearmed
 from pipelines.output import ago
 from tests.support.in_memory_job import START_AT, InMemoryJob
 from tests.support.operator import expected, said
@@ -62,6 +64,50 @@ def test_what_is_dead_is_listed_until_it_is_ended_or_delivered(job: InMemoryJob,
     job.end(COMMIT, 1, group="again")
     job.run(commit=False)
     assert ("half:0-1", "check_max") in dead(job)  # that epoch is not committed yet
+
+
+def test_a_command_resumes_the_half_that_it_names_or_its_whole_set(
+    job: InMemoryJob,
+) -> None:
+    job.half("same")
+    for seq in range(2):
+        job.half("same", tran_size=2, tran_seq=seq)
+    job.half("same")
+    job.run(6_001)
+
+    job.command(RESUME, "half:0-0")
+    job.command(RESUME, "half:0-2")
+    epoch = job.run()
+
+    assert read_rearmed(job.lake, {}).to_pylist() == [
+        {"queue_id": 0, "queue_offset": offset, "epoch": epoch} for offset in (0, 1, 2)
+    ]
+
+
+@pytest.mark.parametrize("sets", [2, 8])
+def test_each_member_of_a_resumed_set_is_looked_at_once(
+    job: InMemoryJob, monkeypatch: pytest.MonkeyPatch, sets: int
+) -> None:
+    for number in range(sets):
+        for seq in range(2):
+            job.half(f"set{number}", tran_size=2, tran_seq=seq)
+    job.run(6_001)
+    for number in range(sets):
+        job.command(RESUME, f"half:0-{2 * number}")
+    job.run()
+
+    looks: list[int] = []
+    set_key = dead_letters.set_key
+
+    def counted(half: Row) -> tuple[object, ...]:
+        looks.append(half["queue_offset"])
+        return set_key(half)
+
+    monkeypatch.setattr(dead_letters, "set_key", counted)
+    assert read_rearmed(job.lake, {}).num_rows == 2 * sets
+
+    members = set(range(1, 2 * sets, 2))  # that no command names
+    assert sorted(offset for offset in looks if offset in members) == sorted(members)
 
 
 def test_the_dead_list_is_filtered_and_cut(

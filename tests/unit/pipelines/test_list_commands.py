@@ -8,13 +8,17 @@ import json
 import re
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from pipelines.health.consumers import read_unread
+from pipelines.health.topics import read_topics
 from pipelines.operate.consumers import plan_reset, write_reset
 from pipelines.output import ago, print_records, printable, size
+from storage.lake import integrity
 from storage.lake.lake import Lake
 from tests.support.in_memory_job import START_AT, InMemoryJob
 from tests.support.operator import said
@@ -85,6 +89,46 @@ def test_topics_are_listed_with_what_they_hold_and_keep(job: InMemoryJob, conf: 
     assert copies["topic"] == "TRANS_CHECK_MAX_TIME_TOPIC"
     unknown, _ = rows("topic", "list", "--lake", job.lake.path)
     assert (unknown["keeps_ms"], unknown["keeps_bytes"]) == (None, None)
+
+
+def test_a_list_of_topics_reads_epochs_once_however_many_topics_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = InMemoryJob(tmp_path / "lake")
+    counts = []
+
+    for topics in (1, 6):
+        for number in range(topics):
+            job.end(COMMIT, job.half(real_topic=f"topic{number}"))
+        job.run()
+
+        with monkeypatch.context() as patched:
+            calls = count_calls(patched, integrity, "read_committed_tables")
+            found = read_topics(Lake(job.lake.path))
+        counts.append((len(found), len(calls)))
+
+    assert counts == [(1, 1), (6, 1)]
+
+
+def count_calls(patched: pytest.MonkeyPatch, module: ModuleType, name: str) -> list[None]:
+    """Return a list that gets an element with each call of a function of a module."""
+    calls: list[None] = []
+    function = getattr(module, name)
+
+    def counted(*values: Any) -> Any:
+        calls.append(None)
+        return function(*values)
+
+    patched.setattr(module, name, counted)
+    return calls
+
+
+def test_a_topic_whose_table_lacks_rows_is_not_listed(job: InMemoryJob, conf: str) -> None:
+    (row, _) = rows("topic", "list", "--conf", conf)
+    DeltaTable(job.lake.table_path(row["table"])).delete("queue_id = 0")
+
+    text = said("topic", "list", "--conf", conf, code=1)
+    assert f"is not whole: the table {row['table']} holds 1 row, and held 3" in text
 
 
 def test_a_topic_is_described_queue_by_queue(job: InMemoryJob) -> None:

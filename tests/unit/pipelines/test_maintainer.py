@@ -7,19 +7,23 @@ import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
+from pipelines.job import maintenance
 from pipelines.job.maintenance import MaintenanceScheduler
 from pipelines.operate import records as operator_records
 from pipelines.operate.records import Record
+from storage.errors import StoreAwayError
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
 from storage.lake.lock import LakeLock
 from storage.lake.progress import read_progress
 from storage.maintenance.limits import MaintenanceLimits
+from storage.maintenance.maintenance import Maintenance
 from storage.maintenance.merge import files_of
 from storage.verify.run import verify
 from tests.support.in_memory_job import InMemoryJob
@@ -129,6 +133,78 @@ def test_a_round_that_was_asked_for_outlives_a_crash(
     caplog.clear()
     maintainer_of(job).after_batch(None, 0.0)  # served, once and for all
     assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [
+        pytest.param("tables", id="the catalog cannot be read"),
+        pytest.param("_configure", id="every table fails"),
+        pytest.param("_checkpoint", id="every table fails after its merges"),
+    ],
+)
+def test_a_round_that_was_asked_for_and_failed_begins_again_later_until_it_is_served(
+    job: InMemoryJob, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    list(run_epochs(job, 2))
+    job.command(MAINTAIN, "lake")
+    plan = run_epoch(job)
+    maintainer = maintainer_of(job)
+
+    clock = SimpleNamespace(monotonic=lambda: 0.0)
+    monkeypatch.setattr(maintenance, "time", clock)
+    began_at: list[float] = []
+    begin = MaintenanceScheduler._begin
+
+    def record_and_begin(scheduler: MaintenanceScheduler, is_full: bool) -> None:
+        began_at.append(clock.monotonic())
+        begin(scheduler, is_full)
+
+    monkeypatch.setattr(MaintenanceScheduler, "_begin", record_and_begin)
+
+    def look_at(*instants_s: float) -> None:
+        for now_s in instants_s:
+            clock.monotonic = lambda now_s=now_s: now_s
+            maintainer.after_batch(None, 60.0)
+
+    with monkeypatch.context() as away:
+        away.setattr(Maintenance, failing, raise_store_away)
+        maintainer.after_batch(plan, 60.0)
+        look_at(0.0, 59.0, 60.0, 359.0, 360.0)
+    assert began_at == [0.0, 60.0, 360.0]
+    assert served_epoch(job) is None
+
+    look_at(1_259.0, 1_260.0, 1_261.0, 100_000.0)
+    assert began_at == [0.0, 60.0, 360.0, 1_260.0]
+    assert served_epoch(job) == str(plan.epoch)
+    assert set(files_by_table(job).values()) == {1}
+
+
+def raise_store_away(*_: Any, **__: Any) -> Any:
+    raise StoreAwayError("the store does not answer")
+
+
+def served_epoch(job: InMemoryJob) -> str | None:
+    """Return up to which epoch the lake says that operators' requests were served."""
+    properties = Lake(job.lake.path).handle("admin").metadata().configuration
+    return properties.get("txlake.maintainedEpoch")
+
+
+def test_a_round_that_was_asked_for_and_failed_begins_again_after_a_restart(
+    job: InMemoryJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    list(run_epochs(job, 2))
+    job.command(MAINTAIN, "lake")
+    plan = run_epoch(job)
+
+    with monkeypatch.context() as away:
+        away.setattr(Maintenance, "_configure", raise_store_away)
+        maintainer_of(job).after_batch(plan, 60.0)
+    assert files_by_table(job)["half"] > 1
+
+    maintainer_of(job).after_batch(None, 60.0)
+    assert set(files_by_table(job).values()) == {1}
+    assert served_epoch(job) == str(plan.epoch)
 
 
 def test_without_epochs_nothing_is_done(job: InMemoryJob) -> None:

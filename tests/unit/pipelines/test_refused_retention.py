@@ -9,16 +9,18 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pipelines.health.consumer_retries import count_refused, read_dropped, read_refused
+from pipelines.job import refused_retention
 from pipelines.job.maintenance import MaintenanceScheduler
 from pipelines.job.refused_retention import RefusedRetention
 from pipelines.operate.consumer_retries import find_dead, write_drop, write_resume
-from storage.errors import OwnerError
+from storage.errors import OwnerError, StoreAwayError
 from storage.lake.lake import Lake
 from storage.lake.progress import read_progress
 from storage.maintenance.expiry import delete
@@ -215,6 +217,44 @@ def test_a_driver_that_another_has_replaced_drops_nothing(job: InMemoryJob) -> N
         list(retention.steps())
     assert counts(job.lake.path) == {"points": (4, 0)}
     assert len(letters(job)) == 4
+
+
+@pytest.mark.parametrize("name", ["find_old", "read_letter_ages"])
+def test_a_read_that_fails_is_tried_again_a_minute_later_and_not_after_hours(
+    job: InMemoryJob, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    plan = read_progress(job.lake).last
+    assert plan is not None
+    retention = RefusedRetention(Lake(job.lake.path, is_driver=True), RETENTION_MS)
+    retention.resume_from(replace(plan, epoch_at=newest_ms(job) + 3 * RETENTION_MS))
+
+    began_s = 5_000.0
+    clock = SimpleNamespace(monotonic=lambda: began_s)
+    monkeypatch.setattr(refused_retention, "time", clock)
+    read = getattr(refused_retention, name)
+    reads_at: list[float] = []
+    is_away = True
+
+    def read_or_fail(*values: Any) -> Any:
+        reads_at.append(clock.monotonic() - began_s)
+        if is_away:
+            raise StoreAwayError("the store does not answer")
+        return read(*values)
+
+    monkeypatch.setattr(refused_retention, name, read_or_fail)
+    with pytest.raises(StoreAwayError):
+        list(retention.steps())
+
+    # A store that is away is not asked in each round.
+    is_away = False
+    look_s = RETENTION_MS / 1_000 / 100
+    for after_s in (59.0, 60.0, 60.0 + look_s - 1.0, 60.0 + look_s):
+        clock.monotonic = lambda after_s=after_s: began_s + after_s
+        list(retention.steps())
+
+    assert reads_at == [0.0, 60.0, 60.0 + look_s]
+    assert counts(job.lake.path) == {}
+    assert letters(job) == []
 
 
 def test_a_lake_without_consumers_gets_no_tables_of_theirs(tmp_path: Path) -> None:

@@ -70,6 +70,24 @@ def test_what_does_not_fit_together_is_merged_in_turns() -> None:
     assert sizes == [[9, 9, 9, 9], [9, 9, 9, 9], [9, 9]]
 
 
+def test_the_merges_of_a_full_round_are_found_without_comparing_files_with_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = [small(n, size=5_000) for n in range(1_000)]
+    compared: list[str] = []
+
+    def counted(file: TableFile, other: object) -> bool:
+        compared.append(file.path)
+        return file is other
+
+    monkeypatch.setattr(TableFile, "__eq__", counted)
+    merges = list(all_merges(files, LIMITS))
+
+    assert len(files) - sum(len(merge) - 1 for merge in merges) == 1
+    assert {file.path for merge in merges for file in merge} >= {file.path for file in files}
+    assert len(compared) <= len(files)
+
+
 def test_a_merged_file_is_of_the_next_level_and_a_closed_one_is_left_alone() -> None:
     files = [small(0, level=2), small(1)]
     again = TableFile(f"topics/{merged_name(files, is_final=False)}", 1, 1, 0)
