@@ -45,6 +45,14 @@ def parse_size(text: str) -> int:
 def parse_instant(text: str) -> dt.datetime:
     """Returns an instant as `2026-01-31T12:00Z`; without a time zone if the text has none.
 
-    Errors: ValueError.
+    Errors: ValueError, also for one that is outside of all years in UTC.
     """
-    return dt.datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 cannot read the Z
+    at = dt.datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 cannot read the Z
+    if at.tzinfo is None:
+        return at
+
+    try:
+        at.astimezone(dt.timezone.utc)
+    except OverflowError:
+        raise ValueError(f"{text}: an instant of the years 1 to 9999 in UTC") from None
+    return at

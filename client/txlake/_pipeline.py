@@ -196,9 +196,10 @@ class Pipeline:
 
         if failures:
             log.warning(
-                "%d local transactions or callbacks have failed; the job asks the group about a "
-                "transaction without an end",
-                failures,
+                "%s failed; the job asks the group about a transaction without an end",
+                counted(
+                    failures, "local transaction or callback", "local transactions or callbacks"
+                ),
             )
 
         errors, self._unreported = self._unreported, []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import socket
 import threading
@@ -35,6 +36,7 @@ from txlake.errors import ClosedError, OffsetOutOfRangeError, TxlakeError, Unkno
 
 # RocketMQ's: a message that is refused comes again after the delays of the levels 3 to 18.
 RETRY_DELAYS_MS = protocol.delay_levels_ms()[2:]
+_INT_MAX = 2**31 - 1
 
 
 class Consumer:
@@ -105,8 +107,8 @@ class Consumer:
             ("max_poll_records", max_poll_records),
             ("store_look_ms_max", store_look_ms_max),
         ):
-            if value < 1:
-                raise ValueError(f"{name} {value!r}: 1 or more")
+            if not 1 <= value <= _INT_MAX:  # NaN is not, either
+                raise ValueError(f"{name} {value!r}: 1 or more, up to {_INT_MAX}")
 
         if isinstance(keys, str):
             raise ValueError(f"keys {keys!r}: a list")
@@ -201,6 +203,9 @@ class Consumer:
         Errors: LakeError, OffsetGapError, OffsetOutOfRangeError, GroupBusyError,
         StaleGenerationError.
         """
+        if math.isnan(timeout_s):
+            raise ValueError(f"timeout_s {timeout_s!r}: a number of seconds")
+
         deadline = time.monotonic() + timeout_s
         if max_records is None:
             max_records = self._poll_records_max
@@ -250,7 +255,7 @@ class Consumer:
         Output: the new positions. Errors: ValueError for an instant without a time zone; LakeError.
         """
         self._check_open()
-        if at.tzinfo is None:
+        if not isinstance(at, datetime) or at.tzinfo is None:
             raise ValueError(f"at {at!r}: an instant with a time zone")
 
         buffers = self._queues.buffers
@@ -305,17 +310,19 @@ class Consumer:
         Errors: LakeError, OffsetGapError, OffsetOutOfRangeError, ValueError; with `queues`
         StaleGenerationError. A store that is away is waited for.
         """
+        if not callable(listener):
+            raise ValueError(f"listener {listener!r}: a function of messages")
         delays = tuple(retry_delays_ms)
         for name, value in (
             ("threads", threads),
             ("batch_max", batch_max),
             ("commit_interval_ms", commit_interval_ms),
         ):
-            if value < 1:
-                raise ValueError(f"{name} {value!r}: 1 or more")
+            if not 1 <= value <= _INT_MAX:
+                raise ValueError(f"{name} {value!r}: 1 or more, up to {_INT_MAX}")
         if retries_max < 0:
             raise ValueError(f"retries_max {retries_max!r}: 0 or more")
-        if not delays or min(delays) < 0:
+        if not delays or not all(delay >= 0 for delay in delays):
             raise ValueError(f"retry_delays_ms {delays!r}: at least one, each 0 or more")
 
         self._check_open()

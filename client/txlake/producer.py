@@ -64,6 +64,11 @@ class TransactionProducer:
         if not protocol.matches(protocol.GROUP_PATTERN, producer_group):
             raise ValueError(f"producer_group {producer_group!r}: {protocol.GROUP_PATTERN}")
 
+        if isinstance(listener, type) or not (
+            listener is None or hasattr(listener, "check_local_transaction")
+        ):
+            raise ValueError(f"listener {listener!r}: an instance of a TransactionListener")
+
         self._options = options = options or ProducerOptions()
         settings = client_settings(bootstrap_servers, client)
 
@@ -193,6 +198,8 @@ class TransactionProducer:
         the transaction was not begun.
         """
         require_message(message)
+        if on_done is not None and not callable(on_done):
+            raise ValueError(f"on_done {on_done!r}: a function of the result")
         self._executor(None)
         self._pipeline.acquire(self._timeout_s)
 

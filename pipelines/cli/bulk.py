@@ -81,7 +81,7 @@ class BulkOptions:
             writing.write(all_of(preview_targets([target]))[0])
             return
 
-        until = None if self.older_than is None else now_ms() - self.older_than
+        until = None if self.older_than is None else max(0, now_ms() - self.older_than)
         filters = Filters(self.group, self.topic, self.keys, None, until)
         targets = find_targets(writing.lake, filters)
         chosen = targets[: self.max]

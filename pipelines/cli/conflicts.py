@@ -48,6 +48,6 @@ def list_conflicts(
     from pipelines.health.conflicts import COLUMNS, read_conflicts, require_reason
 
     require_reason(reason)
-    rows = read_conflicts(open_lake(lake_path, conf), now_ms() - since, group, reason)
+    rows = read_conflicts(open_lake(lake_path, conf), max(0, now_ms() - since), group, reason)
     none = empty_text("no operations without effect", group=group, reason=reason)
     print_list(COLUMNS, rows[-limit:], len(rows), output, none)

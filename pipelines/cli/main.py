@@ -7,8 +7,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -99,6 +101,43 @@ def _disk_error(error: Exception) -> Exception:
     return click.ClickException(f"{disk} {refusal}")
 
 
+@contextmanager
+def _counting_interrupts() -> Iterator[list[int]]:
+    """Notes each Ctrl-C of a block, which ends it by KeyboardInterrupt.
+
+    A library can turn that into an error of its own, as DuckDB does. A command that handles Ctrl-C
+    itself is not disturbed.
+    """
+    interrupts: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        interrupts.append(number)
+        signal.default_int_handler(number, frame)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield interrupts
+        return
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield interrupts
+    finally:
+        if signal.getsignal(signal.SIGINT) is interrupt:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _require_text(arguments: Sequence[str]) -> None:
+    """Checks that all arguments are text. Errors: click's usage error."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise click.UsageError(
+                f"the argument {printable(argument)} is not text in UTF-8"
+            ) from None
+
+
 class _Commands(click.Group):
     """Commands of other modules, imported when they are needed.
 
@@ -123,6 +162,14 @@ class _Commands(click.Group):
 
             with formatter.section(heading):
                 formatter.write_dl(rows)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses the arguments of all commands. Errors: click's usage error; of a full disk."""
+        _require_text(args)
+        try:
+            return super().parse_args(ctx, args)
+        except OSError as error:  # what --version and --help print
+            raise _disk_error(error) from error
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -154,14 +201,24 @@ class _Commands(click.Group):
         return super().get_command(ctx, cmd_name)
 
     def invoke(self, context: click.Context) -> Any:
+        with _counting_interrupts() as interrupts:
+            return self._invoke(context, interrupts)
+
+    def _invoke(self, context: click.Context, interrupts: list[int]) -> Any:
         try:
             return super().invoke(context)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
-        except KeyboardInterrupt:
-            click.echo("\nstopped by Ctrl-C", err=True)
-            raise click.exceptions.Exit(_CTRL_C) from None
-        except Exception as error:
+        except UnicodeEncodeError as error:
+            raise click.ClickException(
+                f"the output is {error.encoding}, which lacks a character that is to be printed: "
+                "set PYTHONIOENCODING=utf-8"
+            ) from error
+        except (Exception, KeyboardInterrupt) as error:
+            if interrupts or isinstance(error, KeyboardInterrupt):
+                click.echo("\nstopped by Ctrl-C", err=True)
+                raise click.exceptions.Exit(_CTRL_C) from None
+
             if not isinstance(error, known_errors()):
                 raise _disk_error(error) from error
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pipelines.cli.option_types import Seconds
 from pipelines.cli.options import conf_option, output_option
 from pipelines.cli.write_options import WriteOptions
 from pipelines.output import print_json, print_rows
@@ -29,7 +30,7 @@ _COLUMNS = ("table", "files", "to merge", "into", "MB", "to delete")
 @click.option("--dry-run", is_flag=True, help="Change nothing; print what would be done.")
 @click.option(
     "--wait-s",
-    type=click.FloatRange(0),
+    type=Seconds(),
     default=0.0,
     show_default=True,
     help="How long to wait until the job has taken it; the work itself comes after.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import click
@@ -25,6 +26,20 @@ class Duration(click.ParamType[int]):
             return parse_span(value, can_be_forever=self._can_be_forever)
         except ValueError as error:
             self.fail(f"{value!r}: {error}")
+
+
+class Seconds(click.FloatRange):
+    """A span of time in seconds, 0 or more, that has an end."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0)
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        """Returns seconds."""
+        seconds = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value!r}: a number of seconds", param, ctx)
+        return float(seconds)
 
 
 class ByteSize(click.ParamType[int]):

@@ -128,7 +128,11 @@ rows_option = click.option(
 )
 # For a command that prints the first rows of a list.
 limit_option = click.option(
-    "--limit", type=click.IntRange(1), default=100, show_default=True, help="Rows to show."
+    "--limit",
+    type=click.IntRange(1, 1_000_000_000),
+    default=100,
+    show_default=True,
+    help="Rows to show.",
 )
 # For a command that needs the lake and Kafka.
 conf_option = conf_of("The job's settings, as conf/local.toml.", required=True)

@@ -148,9 +148,11 @@ def spark_submit(
         "spark.pyspark.driver.python": sys.executable,
     }
 
-    line = submit_line(
-        arguments, archive, master, settings | spark_conf, shlex.split(submit_options)
-    )
+    try:
+        more = shlex.split(submit_options)
+    except ValueError as error:
+        raise click.UsageError(f"--submit-options {submit_options}: {error}") from None
+    line = submit_line(arguments, archive, master, settings | spark_conf, more)
 
     # PYTHONSAFEPATH: spark-submit puts the script's folder first, and `pipelines/` has modules
     # that must not be found as top-level names.

@@ -76,7 +76,7 @@ def list_transactions(
         group,
         topic,
         keys,
-        since_at=None if since is None else now - since,
+        since_at=None if since is None else max(0, now - since),
         until_at=None if older_than is None else now - older_than,
     )
 

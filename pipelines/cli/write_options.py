@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pipelines.cli.option_types import Seconds
 from pipelines.cli.options import (
     conf_option,
     open_intact_lake,
@@ -168,7 +169,7 @@ write_options = options_as(
     conf_option,
     click.option(
         "--wait-s",
-        type=click.FloatRange(0),
+        type=Seconds(),
         default=0.0,
         show_default=True,
         help="How long to wait for what the running job makes of it.",

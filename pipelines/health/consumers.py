@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -57,8 +58,10 @@ def read_lags(lake: Lake, group: str | None = None, topic: str | None = None) ->
     ]
 
 
-def _queues(lake: Lake) -> list[Row]:
+def _queues(lake: Lake, is_ending: Callable[[], bool] = lambda: False) -> list[Row]:
     """Returns each queue of each consumer group.
+
+    Input: `is_ending`: called before each look at a queue's begin, which is 0 from then on.
 
     Output: rows of `read_positions` with `table`, `end_offset`, `next_offset`, the first that is
     not read, and `lag`.
@@ -70,13 +73,18 @@ def _queues(lake: Lake) -> list[Row]:
     ends = queue_ends(lake)
     tables = {row["topic"]: f"topics/{row['table_id']}" for row in catalog(lake)}
 
+    @functools.cache  # many groups read a queue, and each look reads the table's log
+    def begin_of(table: str, queue_id: int) -> int:
+        return 0 if is_ending() else queue_floor(lake.handle(table), queue_id)
+
     rows = []
     for row in positions:
         queue_id = row["queue_id"]
         table = tables.get(row["topic"])
-        begin = 0 if table is None else queue_floor(lake.handle(table), queue_id)
         end = ends.get((row["topic"], queue_id), 0)
-        first = max(begin, row["queue_offset"] or 0)
+        first = row["queue_offset"] or 0
+        if table is not None and first < end:  # else nothing is unread, wherever it begins
+            first = max(first, begin_of(table, queue_id))
 
         rows.append(
             {
@@ -107,7 +115,7 @@ def read_unread(lake: Lake, now: int, is_ending: Callable[[], bool] = lambda: Fa
     """
     waiting = [
         row
-        for row in _queues(lake)
+        for row in _queues(lake, is_ending)
         if row["lag"] and row["held_until"] is not None and not _is_uncommitted(row, now)
     ]
     delivered_at = _delivered_at(lake, waiting, is_ending)

@@ -11,6 +11,8 @@ If this process dies, even by kill -9, the server is killed (`pipelines/local_se
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import signal
 import subprocess
@@ -59,6 +61,7 @@ class LocalServer(ABC):
         self._start_timeout_s = start_timeout_s
         self._reserved: ports.Reservation | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._lock_fd: int | None = None
 
     @property
     def port(self) -> int:
@@ -99,6 +102,7 @@ class LocalServer(ABC):
             self._reserve()
 
         try:
+            self._lock()
             self._empty_temp()
             self._spawn(self._prepare(java))
             self._wait_until_it_answers()
@@ -144,6 +148,28 @@ class LocalServer(ABC):
     @abstractmethod
     def _probe(self) -> str | None:
         """Probes the server once. Output: None if it is ready, else its reply or error."""
+
+    def _lock(self) -> None:
+        """Lets no other server start in the data folder: both would write the same files.
+
+        Errors: ServerError if one has it.
+        """
+        self._make_folder(self.data_folder)
+        fd = os.open(self.data_folder / f"txlake-{self.NAME}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise self.ERROR(
+                f"another {self.NAME} has the data folder {self.data_folder}: end it, or name "
+                "another folder"
+            ) from None
+        self._lock_fd = fd
+
+    def _unlock(self) -> None:
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
 
     def _empty_temp(self) -> None:
         """Makes the folder for temporary files; deletes those that a killed server has left."""
@@ -195,6 +221,7 @@ class LocalServer(ABC):
         process = self._process
         self._process = None
         if process is None:
+            self._unlock()
             return
 
         process.send_signal(sent)
@@ -205,6 +232,7 @@ class LocalServer(ABC):
             process.wait()
 
         stop_parent_watch(process)
+        self._unlock()
 
     def _wait_until_it_answers(self) -> None:
         deadline = time.monotonic() + self._start_timeout_s

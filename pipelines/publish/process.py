@@ -34,14 +34,17 @@ _FENCED_S: Final = 4.0
 def publisher_of(settings: Settings, name: str | None) -> PublisherSettings:
     """Returns a publisher by its name; without a name the only one. Errors: SettingsError."""
     publishers = settings.publish
-    names = ", ".join(sorted(publishers)) or "(none)"
+    names = ", ".join(sorted(publishers)) or "none"
 
     if name is None and len(publishers) == 1:
         return next(iter(publishers.values()))
+    if not publishers:
+        raise SettingsError(
+            "the settings have no publisher: an empty section [publish.main] publishes all topics"
+        )
     if name is None:
         raise SettingsError(
-            f"the settings name {len(publishers)} publishers, {names}: say one with --name; an "
-            "empty section [publish.main] publishes all topics"
+            f"the settings name {len(publishers)} publishers, {names}: say one with --name"
         )
 
     if name not in publishers:

@@ -49,6 +49,7 @@ from pipelines.publish.transactions import (
 )
 from pipelines.settings import PublisherSettings, Settings
 from txlake import protocol as p
+from txlake._counted import counted
 from txlake._lake import Lake
 from txlake._paths import is_in_store
 from txlake.errors import LakeError, OffsetOutOfRangeError, StoreAwayError
@@ -185,9 +186,9 @@ class Turn:
         self._open_topics()
 
         log.info(
-            "publisher %s publishes %d topics from epoch %d on",
+            "publisher %s publishes %s from epoch %d on",
             self._publisher.name,
-            len(self._topics),
+            counted(len(self._topics), "topic"),
             self._epochs.epoch,
         )
 

@@ -121,7 +121,9 @@ def verify_published(
             offset = int(headers[p.QUEUE_OFFSET])
             queue_id = int(message.partition())
             queue = published.setdefault(queue_id, QueueDigest())
-            if offset >= max(from_offset, begins.get(queue_id, 0)):
+            # A publisher at work has gone on since its progress was read.
+            is_in_progress = offset <= progress.last_offset(queue_id)
+            if is_in_progress and offset >= max(from_offset, begins.get(queue_id, 0)):
                 queue.add(offset, message.key(), message.value(), message.headers())
 
         maker = RecordMaker(name, lake.lake_id, has_keys=publisher.key == "keys")

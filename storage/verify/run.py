@@ -142,6 +142,12 @@ def _check_all(lake: Lake, first_epoch: int, last_epoch: int, memory: int) -> Re
             connection, "SELECT max(epoch) FROM all_epochs WHERE state = 'committed'"
         )
 
+        if first_epoch > max(1, committed):
+            raise LakeError(
+                f"the newest committed epoch of {lake.path} is {committed}: there is none from "
+                f"{first_epoch} on"
+            )
+
         has_few_rows = _number(connection, _ROW_COUNT) <= _FEW_ROWS
         if has_few_rows:
             connection.execute("SET threads = 1")

@@ -151,6 +151,17 @@ def test_a_data_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) ->
     assert not is_listening(HOST, broker.port)
 
 
+def test_a_data_folder_that_another_broker_has_is_one_sentence(tmp_path: Path) -> None:
+    with Broker(tmp_path) as first:
+        create_topic(first, "kept")
+        settings = (tmp_path / "server.properties").read_text()
+        with pytest.raises(BrokerError, match=f"another broker has the data folder {tmp_path}"):
+            Broker(tmp_path).start()
+        assert first.is_running()
+        assert (tmp_path / "server.properties").read_text() == settings
+    Broker(tmp_path).start().stop()
+
+
 def test_taken_port_is_one_sentence(broker: Broker, tmp_path: Path) -> None:
     with pytest.raises(BrokerError, match=rf"^port {broker.port} on {HOST} cannot be used"):
         Broker(tmp_path, port=broker.port).start()

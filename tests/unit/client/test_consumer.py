@@ -279,6 +279,8 @@ def test_no_lake_and_a_newer_lake_are_one_sentence_each(tmp_path: Path) -> None:
         ({"auto_offset_reset": "middle"}, "earliest or latest"),
         ({"session_timeout_ms": 0}, "session_timeout_ms 0"),
         ({"max_poll_records": 0}, "max_poll_records 0"),
+        ({"max_poll_records": 10**30}, "max_poll_records 1000"),
+        ({"session_timeout_ms": math.nan}, "session_timeout_ms nan: 1 or more"),
     ],
 )
 def test_a_wrong_argument_is_named(

@@ -13,6 +13,7 @@ from txlake import (
     NoListenerError,
     Producer,
     ProducerOptions,
+    TransactionListener,
     TransactionProducer,
 )
 
@@ -83,3 +84,13 @@ def test_a_closed_producer_refuses(quiet_client: dict[str, Any]) -> None:
         producer.send_message_in_transaction(Message("orders", b""))
     with pytest.raises(ClosedError):
         producer.send_pipelined(Message("orders", b""))
+
+
+class Nothing:
+    """It is no listener."""
+
+
+@pytest.mark.parametrize("listener", ["x", Nothing(), TransactionListener])
+def test_what_is_no_listener_is_refused(listener: Any) -> None:
+    with pytest.raises(ValueError, match="an instance of a TransactionListener"):
+        TransactionProducer("127.0.0.1:1", "shop", listener)

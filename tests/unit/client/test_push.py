@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import threading
 import time
@@ -423,6 +424,8 @@ def test_an_attempt_that_two_consumers_make_counts_once(tmp_path: Path) -> None:
         ({"threads": 0}, "threads 0: 1 or more"),
         ({"batch_max": 0}, "batch_max 0: 1 or more"),
         ({"commit_interval_ms": 0}, "commit_interval_ms 0: 1 or more"),
+        ({"retry_delays_ms": [math.nan]}, "at least one, each 0 or more"),
+        ({"listener": None}, "listener None: a function of messages"),
         ({"retries_max": -1}, "retries_max -1: 0 or more"),
         ({"retry_delays_ms": []}, r"retry_delays_ms \(\): at least one"),
         ({"retry_delays_ms": [-1]}, r"retry_delays_ms \(-1,\): at least one, each 0 or more"),
@@ -433,7 +436,7 @@ def test_wrong_options_are_refused(orders: LakeFactory, options: dict[str, Any],
         Consumer(orders.path, "points", ["orders"]) as consumer,
         pytest.raises(ValueError, match=said),
     ):
-        consumer.run(lambda _messages: None, **options)
+        consumer.run(**{"listener": lambda _messages: None, **options})
 
 
 def test_an_ordered_queue_that_was_to_go_and_stays_is_read_on(

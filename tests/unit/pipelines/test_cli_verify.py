@@ -72,6 +72,9 @@ def test_json_has_every_invariant_with_its_numbers(violated: Lake) -> None:
 def test_only_the_asked_epochs_are_looked_at(violated: Lake) -> None:
     assert txlake("--lake", violated.path, "--epochs", "2-9").exit_code == 0
     assert txlake("--lake", violated.path, "--epochs", "1-1").exit_code == 3
+    beyond = txlake("--lake", violated.path, "--epochs", "100-200")
+    assert beyond.exit_code == 1
+    assert "there is none from 100 on" in beyond.output
 
 
 @pytest.mark.parametrize("text", ["5", "7-5", "0-3", "a-b", "-", "1-99999999999999999999"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -57,6 +58,7 @@ READING = (
 )
 COMMANDS = sorted(main.list_commands(Context(main)))
 NAMING = {"--conf", "--lake"}
+LOCAL = Path(__file__).parents[3] / "conf" / "local.toml"
 
 
 def options() -> dict[str, set[str]]:
@@ -238,6 +240,79 @@ def test_ctrl_c_ends_a_command_with_its_own_exit_code_and_no_traceback() -> None
     )
     done = run(program)
     assert (done.returncode, done.stderr.strip()) == (130, "stopped by Ctrl-C")
+
+
+def test_ctrl_c_that_a_library_turns_into_an_error_of_its_own_ends_a_command_likewise() -> None:
+    program = (
+        "from pipelines.cli.main import main\n"
+        "@main.command('wait')\n"
+        "def wait():\n"
+        "    import signal\n"
+        "    try:\n"
+        "        signal.raise_signal(signal.SIGINT)\n"
+        "    except KeyboardInterrupt:\n"
+        "        raise RuntimeError('Query interrupted') from None\n"
+        "main(['wait'], prog_name='txlake')\n"
+    )
+    done = run(program)
+    assert (done.returncode, done.stderr.strip()) == (130, "stopped by Ctrl-C")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["tx", "list", "--keys", "\udcff"], r"the argument \udcff is not text in UTF-8"),
+        (["sql", "select '\udcff'"], "is not text in UTF-8"),
+        (["tx", "list", "--limit", "9223372036854775808"], "is not in the range 1<=x<=1000000000"),
+        (["maintain", "--conf", "x", "--wait-s", "nan"], "'nan': a number of seconds"),
+        (
+            ["spark-submit", "--print", "--conf", str(LOCAL), "--submit-options", "'"],
+            "--submit-options ': No closing quotation",
+        ),
+        (["consumer", "reset", "g", "--topic", "t", "--to", "0001-01-01T00:00+14:00"], "0001-01"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_wrong_usage(words: list[str], sentence: str) -> None:
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 2, (result.output, result.exception)
+    assert sentence in result.output
+
+
+def test_a_span_before_all_years_is_from_the_first_instant_on(lake: str) -> None:
+    for words in (("tx", "list"), ("conflicts", "list")):
+        said(*words, "--since", "800000d", "--lake", lake)
+
+
+def test_output_that_the_terminal_cannot_show_is_one_sentence(lake: str) -> None:
+    program = (
+        "from pipelines.cli.main import main\n"
+        f"main(['sql', 'select chr(8364)', '--lake', {lake!r}, '-o', 'csv'], prog_name='txlake')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.strip().endswith("set PYTHONIOENCODING=utf-8"), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="it is Linux's")
+def test_a_version_that_nothing_takes_is_one_sentence() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "pipelines", "--version"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "No space left" in done.stderr or "full" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("server", ["broker", "store"])

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from pipelines.health.consumers import read_unread
+from pipelines.health.consumers import read_lags, read_unread
 from pipelines.health.topics import read_topics
 from pipelines.operate.consumers import plan_reset, write_reset
 from pipelines.output import ago, print_records, printable, size
 from storage.lake import integrity
 from storage.lake.lake import Lake
+from storage.lake.table import queue_floor
 from tests.support.in_memory_job import START_AT, InMemoryJob
 from tests.support.operator import said
 from txlake import Consumer, StaleGenerationError
@@ -230,6 +231,26 @@ def test_a_message_waits_for_a_consumer_from_its_delivery_on(tmp_path: Path) -> 
         (row,) = read_unread(job.lake, job.at)
     assert row["oldest_at"] == job.at > START_AT + 600_000
     assert (row["messages"], row["is_gone"]) == (1, False)
+
+
+def test_where_a_queue_begins_is_looked_for_once_and_only_if_something_is_unread(
+    job: InMemoryJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+
+    def floor(handle: DeltaTable, queue_id: int) -> int:
+        looks.append(queue_id)
+        return queue_floor(handle, queue_id)
+
+    monkeypatch.setattr("pipelines.health.consumers.queue_floor", floor)
+    for group in ("one", "two", "three"):
+        with Consumer(job.lake.path, group, ["orders"], max_poll_records=1) as consumer:
+            assert len(consumer.poll(5.0)) == 1
+            consumer.commit()
+    read_lags(job.lake)
+    unread = {row["queue_id"] for row in read_lags(job.lake) if row["lag"]}
+    assert unread
+    assert sorted(looks) == sorted([*unread, *unread])
 
 
 def test_a_group_is_reset_when_none_of_its_consumers_is_active(job: InMemoryJob) -> None:
