@@ -26,8 +26,12 @@ if TYPE_CHECKING:
     from txlake import BodySchema
 
 MESSAGES: Final = "messages"
+# Where DuckDB 1.4.5 keeps the order of rows, two threads lose rows of a UNION ALL whose right side
+# is one, too: of `SELECT ... UNION ALL SELECT ... FROM messages`. SQL promises no order anyway.
+ALL_ROWS: Final = {"preserve_insertion_order": False}
 # SQL reads the lake, nothing else of the machine, and writes nothing.
 _READ_ONLY: Final[dict[str, str | bool | int | float | list[str]]] = {
+    **ALL_ROWS,
     "threads": 2,
     "enable_external_access": False,
     "python_enable_replacements": False,
@@ -191,7 +195,7 @@ class LakeSql:
         for topic, number in self.topics.items():
             self.add(_table(number))
             rows.append(f"SELECT '{topic}', * FROM \"{_table(number)}\"")
-        self._connection.execute(f"CREATE VIEW {MESSAGES} AS {' UNION ALL '.join(rows)}")
+        self._connection.execute(f"CREATE VIEW {MESSAGES} AS {_union_all(rows)}")
 
     def known_names(self) -> dict[str, str]:
         """Returns the names for queries, by their lower case: SQL ignores case.
@@ -267,3 +271,16 @@ def _quoted(name: str) -> str:
 
 def _table(number: int) -> str:
     return f"topics/{number}"
+
+
+def _union_all(queries: list[str]) -> str:
+    """Returns the SQL of all rows of some queries.
+
+    It is a balanced tree: in a chain of a thousand DuckDB finds expressions that are too deep.
+    """
+    while len(queries) > 1:
+        odd = queries[-1:] if len(queries) % 2 else []
+        pairs = zip(queries[::2], queries[1::2], strict=False)
+        queries = [f"({one} UNION ALL {other})" for one, other in pairs] + odd
+
+    return queries[0]

@@ -44,16 +44,18 @@ WITH ranked AS (
   FROM ends v
   LEFT JOIN units u ON v.queue_id = u.queue_id AND v.unit_offset = u.unit_offset
 ),
+rollbacks AS (
+  FROM ranked WHERE rank = 1 AND decision = 'ROLLBACK' AND NOT is_complete
+),
 behind AS (
   -- An operation of smaller offset that names a half still to come could end this set.
   SELECT DISTINCT r.queue_id, r.unit_offset
-  FROM ranked r
-  JOIN verdicts w ON w.queue_id = r.queue_id AND w.producer_group = r.set_producer_group
+  FROM rollbacks r
+  JOIN waiting w ON w.queue_id = r.queue_id AND w.producer_group = r.set_producer_group
     AND w.op_queue_offset < r.op_queue_offset
   LEFT JOIN decided d ON w.queue_id = d.queue_id AND w.op_queue_offset = d.op_queue_offset
     AND r.set_name = d.set_name
-  WHERE r.rank = 1 AND r.decision = 'ROLLBACK' AND NOT r.is_complete
-    AND w.verdict = 'waits' AND w.decision <> 'UNKNOWN'
+  WHERE w.decision <> 'UNKNOWN'
     AND w.is_signed IS DISTINCT FROM false
     AND NOT ($require_transaction_id AND w.transaction_id IS NULL AND w.cause <> 'operator')
     AND NOT ($reject_after_immunity AND w.cause = 'operation'
@@ -119,7 +121,8 @@ def choose_winner(verdicts: pa.Table, units: pa.Table, parameters: Parameters) -
         values,
         ends=filter_rows(ends, is_contested),
         units=units,
-        verdicts=verdicts,
+        # Of few rows SQL is not optimized: a join with all verdicts would be the square of them.
+        waiting=filter_rows(verdicts, to_mask(pc.equal(verdicts["verdict"], WAITS))),
         decided=decided_sets(verdicts),
     )
     ranked = ranked.select(_RANKED_ROWS.names).cast(_RANKED_ROWS)

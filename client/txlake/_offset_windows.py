@@ -30,7 +30,13 @@ class OffsetWindows:
         self._ends = np.array([windows[queue_id][1] for queue_id in queue_ids], np.int64)
 
     def bounds(self) -> pc.Expression:
-        """Returns a filter that all wanted rows pass; of more than 64 queues others can pass."""
+        """Returns a filter that all wanted rows pass; of more than 64 queues others can pass.
+
+        Without a queue nothing passes.
+        """
+        if not len(self._queue_ids):
+            return pc.scalar(False)
+
         by_begin = np.argsort(self._begins, kind="stable")
         terms = [
             self._bounds_of(part)

@@ -49,9 +49,17 @@ _VERSIONS: Final[dict[str, Any]] = {
     "rows of epochs up to then": pl.Int64,
 }
 _BUSIEST = """
+WITH steps AS (
+  SELECT from_epoch AS epoch, 1 AS step FROM waits
+  UNION ALL
+  SELECT to_epoch, -1 FROM waits WHERE to_epoch IS NOT NULL
+),
+pending AS (
+  SELECT epoch, sum(sum(step)) OVER (ORDER BY epoch) AS count FROM steps GROUP BY epoch
+)
 SELECT p.epoch_at FROM plans p
-LEFT JOIN waits w ON w.from_epoch <= p.epoch AND coalesce(w.to_epoch > p.epoch, true)
-GROUP BY p.epoch, p.epoch_at ORDER BY count(w.queue_id) DESC, p.epoch DESC LIMIT 1
+ASOF LEFT JOIN pending n ON p.epoch >= n.epoch
+ORDER BY coalesce(n.count, 0) DESC, p.epoch DESC LIMIT 1
 """
 
 

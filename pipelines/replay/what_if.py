@@ -30,6 +30,7 @@ from pipelines.replay.epochs import NarrowApplier, RecordedAsker, ReplayedEpochs
 from pipelines.replay.scratch import LOOKED_UP, ScratchLake
 from pipelines.replay.source import ProgressCallback, Source
 from pipelines.settings import SettingsError, parse
+from pipelines.settings.allowed import SPAN_MS_MAX
 from storage.errors import LakeError
 from storage.files.location import LakeLocation
 from storage.lake.epochs import Plan
@@ -258,7 +259,8 @@ def run_what_if(
 def _checked_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the parameters, checked as the settings are checked."""
     values = {
-        "lake": {"path": "-"},
+        # What the question does not name refuses no value of what it names.
+        "lake": {"path": "-", "retention_ms": SPAN_MS_MAX},
         "kafka": {"bootstrap_servers": "none:1"},
         "transaction": dict(parameters),
     }

@@ -12,6 +12,7 @@ import pyarrow.dataset as ds
 
 from storage.files.row_groups import Bounds, FooterCache, Int64Array, KeyFilter, pruned
 from storage.schemas import row_keys
+from txlake._offset_windows import OffsetWindows
 
 _ROWS_AT_ONCE = 4_096  # at most: a body can have some megabytes
 _BYTES_AT_ONCE = 4 * 1024 * 1024
@@ -25,19 +26,16 @@ class Tables(Protocol):
 
 
 def offset_filter(keys: pa.Table) -> pc.Expression:
-    """Returns a filter that includes the named row keys: each queue's range of offsets.
+    """Returns a filter that includes the named row keys: about each queue's range of offsets.
 
-    Input: queue_id, queue_offset.
+    Input: queue_id, queue_offset. The caller chooses among the rows that pass.
     """
     ranges = keys.group_by("queue_id").aggregate([("queue_offset", "min"), ("queue_offset", "max")])
-    where = pc.scalar(False)
-    for r in ranges.to_pylist():
-        where = where | (
-            (pc.field("queue_id") == r["queue_id"])
-            & (pc.field("queue_offset") >= r["queue_offset_min"])
-            & (pc.field("queue_offset") <= r["queue_offset_max"])
-        )
-    return where
+    windows = {
+        row["queue_id"]: (row["queue_offset_min"], row["queue_offset_max"] + 1)
+        for row in ranges.to_pylist()
+    }
+    return OffsetWindows(windows).bounds()
 
 
 def read_messages(

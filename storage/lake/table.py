@@ -139,6 +139,11 @@ class LakeTable:
         """Returns the largest value of a column by the log; None if it has no statistics."""
         return pc.max(file_stats(self.files(), [f"max.{column}"])[0]).as_py()
 
+    def min_value(self, column: str) -> Any:
+        """Returns the smallest value of a column by the log; None if a file has no statistics."""
+        minima = file_stats(self.files(), [f"min.{column}"])[0]
+        return None if minima.null_count else pc.min(minima).as_py()
+
     def dataset(self) -> ds.Dataset:
         """Returns the newest version as an Arrow dataset.
 

@@ -238,7 +238,8 @@ def _chained_rows(lake: Lake) -> Iterator[tuple[list[dict[str, Any]], list[Fault
     before: str | None = None
     with suppress(BrokenLakeError):
         newest = lake.max_value("epochs", "epoch") or 0
-        for first in range(1, newest + 1, _EPOCHS_AT_ONCE):
+        oldest = lake.table("epochs").min_value("epoch") or 1  # those before it are deleted
+        for first in range(oldest, newest + 1, _EPOCHS_AT_ONCE):
             in_range = (pc.field("epoch") >= first) & (pc.field("epoch") < first + _EPOCHS_AT_ONCE)
             rows = chain_order(lake.read("epochs", where=in_range).to_pylist())
 

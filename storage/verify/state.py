@@ -239,7 +239,8 @@ points AS (
     WHERE gone_epoch > op_epoch
     UNION ALL
     SELECT s.queue_id, s.op_queue_offset, s.position, o.judged_epoch FROM spans s
-    JOIN several o ON {same(_OPERATION, "s", "o")} AND o.judged_epoch < s.gone_epoch
+    JOIN (SELECT DISTINCT queue_id, op_queue_offset, judged_epoch FROM several) o
+      ON {same(_OPERATION, "s", "o")} AND o.judged_epoch < s.gone_epoch
     UNION ALL
     SELECT s.queue_id, s.op_queue_offset, s.position, d.epoch FROM spans s
     JOIN decisions d ON {same(_OPERATION, "s", "d")} AND d.epoch < s.gone_epoch

@@ -8,6 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
+import pytest
+
+from checker.frames_ops import sql
 from tests.support.cases import Result, case, table
 from tests.support.steps import (
     Step,
@@ -219,7 +223,7 @@ def test_a_member_that_lands_after_its_set_has_the_same_operation_and_the_same_a
     ]
 
 
-def test_the_last_answer_of_a_set_is_that_of_the_largest_op_offset() -> None:
+def test_the_last_answer_of_a_set_is_the_one_that_was_stored_last() -> None:
     """Also when an earlier UNKNOWN waited for its half and is applied later."""
     told = Result(
         [
@@ -232,3 +236,19 @@ def test_the_last_answer_of_a_set_is_that_of_the_largest_op_offset() -> None:
     )
     ((_, first, *_, last_answer_at),) = told.state["units"]
     assert (first, last_answer_at) == (0, 222)
+
+
+def test_sets_are_ranked_beside_what_waits_and_not_beside_all_operations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On few rows SQL is not optimized: a join with all operations takes their square."""
+    waiting: list[int] = []
+
+    def running(text: str, values: dict[str, Any], **frames: pa.Table) -> pa.Table:
+        waiting.append(frames["waiting"].num_rows)
+        return sql.run(text, values, **frames)
+
+    monkeypatch.setattr("checker.rules.winner.run", running)
+    told = Result([member(0, 2), member(1, 2), commit(0), half("alone"), commit(2), commit(9)])
+    assert told.halves() == {0: "COMMITTED", 1: "COMMITTED", 2: "COMMITTED"}
+    assert waiting == [1]  # the COMMIT of offset 9, which is not there yet

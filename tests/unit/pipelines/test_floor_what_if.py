@@ -65,3 +65,9 @@ def test_without_checks_what_waits_at_the_floor_is_given_up_in_the_first_epoch_a
     words = ["replay", "--lake", job.lake.path, "--what-if", "check_max=0"]
     said = CliRunner().invoke(main, words).stdout.splitlines()
     assert said[0] == f"epochs {answer.first_epoch} to {answer.last_epoch}"
+
+
+def test_a_question_is_not_refused_for_a_setting_that_it_cannot_name(aged: AgingJob) -> None:
+    month_ms = 30 * 86_400_000  # longer than ended halves are kept by default
+    answer = what_if(aged.lake.path, half_retention_ms=month_ms)
+    assert answer.parameters == {"half_retention_ms": month_ms}

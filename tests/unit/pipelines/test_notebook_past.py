@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import random
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from pipelines.notebooks import history
@@ -145,3 +147,25 @@ def test_a_version_whose_files_are_deleted_is_none_any_more(job: InMemoryJob) ->
     lake = opened(job)
     found = history.versions(lake, history.point_in_time(lake, "00:00:02"), "outcomes")
     assert found.rows() == [("outcomes", None, None, 2)]
+
+
+def test_the_busiest_epoch_is_the_last_at_which_most_wait() -> None:
+    chance = random.Random(7)
+    for _ in range(20):
+        epochs = range(1, 30)
+        waits = [
+            (begin, chance.choice([None, begin + chance.randrange(1, 9)]))
+            for begin in chance.choices(epochs, k=chance.randrange(12))
+        ]
+        pending = {
+            epoch: sum(begin <= epoch and (end is None or end > epoch) for begin, end in waits)
+            for epoch in epochs
+        }
+        with duckdb.connect() as connection:
+            connection.execute("CREATE TABLE plans (epoch BIGINT, epoch_at BIGINT)")
+            connection.executemany("INSERT INTO plans VALUES (?, ?)", [(e, e) for e in epochs])
+            connection.execute("CREATE TABLE waits (from_epoch BIGINT, to_epoch BIGINT)")
+            if waits:
+                connection.executemany("INSERT INTO waits VALUES (?, ?)", waits)
+            ((busiest,),) = connection.execute(history._BUSIEST).fetchall()
+        assert busiest == max(epochs, key=lambda epoch: (pending[epoch], epoch))

@@ -20,6 +20,7 @@ from pipelines.epoch.task_sizing import (
     TaskSizing,
 )
 from storage.errors import LakeError
+from storage.files.messages import offset_filter, read_messages
 from storage.lake.lake import Lake
 from storage.rows import instant
 from storage.schemas import HALF
@@ -169,6 +170,23 @@ def test_tasks_open_only_files_that_may_hold_a_message(lake: Lake) -> None:
         schema=PLACEMENTS,
     )
     assert {table: len(paths) for table, paths in _files(lake, of_epoch_2).items()} == {"half": 1}
+
+
+def test_messages_of_ten_thousand_half_queues_end_no_process(lake: Lake) -> None:
+    """A filter with a term for each queue overflowed Arrow's stack."""
+    offset = lake.read("half", ["queue_offset"])["queue_offset"][0].as_py()
+    keys = pa.table(
+        {
+            "queue_id": pa.array(range(10_000), pa.int32()),
+            "queue_offset": pa.array([offset] * 10_000, pa.int64()),
+        }
+    )
+    read = list(read_messages(lake, "half", keys, ["queue_id", "queue_offset"]))
+    found = {row["queue_id"]: row["queue_offset"] for batch in read for row in batch.to_pylist()}
+    assert found
+    assert set(found.values()) == {offset}
+    rows = lake.read("half", ["queue_id"], offset_filter(keys))
+    assert set(rows["queue_id"].to_pylist()) == set(found)
 
 
 @pytest.mark.parametrize("tasks", [0, 2])
