@@ -26,12 +26,8 @@ if TYPE_CHECKING:
     from txlake import BodySchema
 
 MESSAGES: Final = "messages"
-# Where DuckDB 1.4.5 keeps the order of rows, two threads lose rows of a UNION ALL whose right side
-# is one, too: of `SELECT ... UNION ALL SELECT ... FROM messages`. SQL promises no order anyway.
-ALL_ROWS: Final = {"preserve_insertion_order": False}
 # SQL reads the lake, nothing else of the machine, and writes nothing.
 _READ_ONLY: Final[dict[str, str | bool | int | float | list[str]]] = {
-    **ALL_ROWS,
     "threads": 2,
     "enable_external_access": False,
     "python_enable_replacements": False,
@@ -143,6 +139,9 @@ class LakeSql:
         self.lake = lake
         self._bodies = bodies or {}
         self._connection = connection
+        # Where DuckDB 1.4.5 keeps the order of rows, two threads lose rows of a UNION ALL whose
+        # right side is one, too, as `messages` is. SQL promises no order anyway.
+        connection.execute("SET preserve_insertion_order = false")
         self._made: set[str] = set()
 
         last = require_recorded(lake, ("catalog",)).last
@@ -281,6 +280,6 @@ def _union_all(queries: list[str]) -> str:
     while len(queries) > 1:
         odd = queries[-1:] if len(queries) % 2 else []
         pairs = zip(queries[::2], queries[1::2], strict=False)
-        queries = [f"({one} UNION ALL {other})" for one, other in pairs] + odd
+        queries = [f"({left} UNION ALL {right})" for left, right in pairs] + odd
 
     return queries[0]

@@ -128,14 +128,8 @@ def _counting_interrupts() -> Iterator[list[int]]:
 
 
 def _require_text(arguments: Sequence[str]) -> None:
-    """Checks that all arguments are text, but for paths, which have a sentence of their own.
-
-    Errors: click's usage error.
-    """
+    """Checks that all arguments are text. Errors: click's usage error."""
     for argument in arguments:
-        if os.sep in argument:
-            continue
-
         try:
             argument.encode()
         except UnicodeEncodeError:

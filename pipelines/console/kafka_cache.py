@@ -17,7 +17,7 @@ T = TypeVar("T")
 _PAGE_WAIT_S: Final = 1.0
 _FORM_WAIT_S: Final = 5.0  # somebody has pressed a button for it; a page renews itself
 _FRESH_S: Final = 5.0  # older replies are queried anew
-_TROUBLE_S: Final = 60.0  # after a query without a reply, pages do not wait for this long
+_NO_REPLY_S: Final = 60.0  # after a query without a reply, pages do not wait for this long
 
 
 @dataclass
@@ -94,7 +94,7 @@ class QueryCache:
             self._queries = {
                 known: pending
                 for known, pending in self._queries.items()
-                if not pending.is_older(_TROUBLE_S)
+                if not pending.is_older(_NO_REPLY_S)
             }
             pending = self._queries.get(name)
 

@@ -15,7 +15,6 @@ from txlake.protocol import SESSION_TIMEOUT_MS
 
 TABLE: Final = "consumer_offsets"
 
-
 # Of a queue's rows the one of the largest generation holds, of these the latest.
 _NEWEST = """
 SELECT * FROM commits

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import polars as pl
 
-from pipelines.lake_sql import ALL_ROWS, LakeSql
+from pipelines.lake_sql import LakeSql
 from storage.errors import NotALakeError
 from storage.files.location import lake_location
 from storage.lake.lake import Lake
@@ -65,7 +65,7 @@ class OpenLake:
     def __init__(self, lake: Lake, bodies: Mapping[str, BodySchema] | None = None) -> None:
         self.lake = lake
         self.lake_id = lake.lake_id()
-        self._connection = duckdb.connect(config={"threads": 2, **ALL_ROWS})
+        self._connection = duckdb.connect(config={"threads": 2})
         self._connection.execute("SET TimeZone = 'UTC'")
         views = LakeSql(lake, self._connection, bodies)
         views.add_all()

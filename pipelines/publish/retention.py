@@ -1,13 +1,15 @@
 """Messages that publishers still need: retention keeps those that are not published yet.
 
-The job asks when it is about to delete messages. Kafka is asked in a thread of its own, since the
-destination can be away for hours, and the job decides meanwhile. Until it has answered once,
-nothing of a topic that is published is deleted. An earlier answer stays valid: positions only grow.
+The job asks when it is about to delete messages, once a minute at the most. Kafka is asked in a
+thread of its own, since the destination can be away for hours, and the job decides meanwhile.
+Until it has answered once, nothing of a topic that is published is deleted. An earlier answer stays
+valid: positions only grow.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Mapping
@@ -31,7 +33,7 @@ class PublishedPositions:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._known: dict[str, dict[int, int]] | None = None
-        self._requested_at = 0.0
+        self._requested_at = -math.inf  # monotonic s
         self._thread: threading.Thread | None = None
 
     def __call__(self, table: str) -> Mapping[int, int] | None:
@@ -47,15 +49,15 @@ class PublishedPositions:
         return {} if self._known is None else self._known.get(table)
 
     def wait(self, timeout_s: float) -> None:
-        """Asks Kafka if nothing is known yet, and waits for the answer."""
+        """Asks Kafka, unless it was asked within a minute, and waits for the answer."""
         if self._settings.publish:
             self._request()
         if self._thread is not None:
             self._thread.join(timeout_s)
 
     def _request(self) -> None:
-        is_fresh = self._known is not None and time.monotonic() - self._requested_at < _FRESH_S
-        if is_fresh or (self._thread is not None and self._thread.is_alive()):
+        is_recent = time.monotonic() - self._requested_at < _FRESH_S
+        if is_recent or (self._thread is not None and self._thread.is_alive()):
             return
 
         self._requested_at = time.monotonic()

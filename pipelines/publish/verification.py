@@ -101,8 +101,7 @@ def verify_published(
     """
     lake = open_lake(settings.lake.path, settings.lake.store)
     destination = Destination(publisher)
-    log = destination.progress()
-    mine = log.of(lake.lake_id, publisher.name)
+    mine = destination.progress().of(lake.lake_id, publisher.name)
 
     for name, topic in sorted(wanted_topics(publisher, lake.topics()).items()):
         progress = mine.get(name)
@@ -121,11 +120,12 @@ def verify_published(
             offset = int(headers[p.QUEUE_OFFSET])
             queue_id = int(message.partition())
             queue = published.setdefault(queue_id, QueueDigest())
-            # A publisher at work has gone on since its progress was read.
-            is_in_progress = offset <= progress.last_offset(queue_id)
-            if is_in_progress and offset >= max(from_offset, begins.get(queue_id, 0)):
+            if offset >= max(from_offset, begins.get(queue_id, 0)):
                 queue.add(offset, message.key(), message.value(), message.headers())
 
+        # A publisher at work goes on meanwhile: the progress of now covers all that was read.
+        log = destination.progress()
+        progress_now = log.of(lake.lake_id, publisher.name).get(name, progress)
         maker = RecordMaker(name, lake.lake_id, has_keys=publisher.key == "keys")
         skips = log.skips_of(lake.lake_id, publisher.name, name)
 
@@ -135,9 +135,15 @@ def verify_published(
                 yield VerifiedQueue(name, queue_id, None, 0, "")
                 continue
 
-            end = progress.last_offset(queue_id) + 1
-            table = _table_digest(rows, maker, queue_id, digest.first, end, skips)
-            problem = difference(digest, table)
+            last = progress_now.last_offset(queue_id)
+            if digest.last > last:
+                problem = (
+                    f"queue offset {digest.last} is published, and the progress ends at {last}"
+                )
+            else:
+                end = max(digest.last, progress.last_offset(queue_id)) + 1
+                table = _table_digest(rows, maker, queue_id, digest.first, end, skips)
+                problem = difference(digest, table)
             yield VerifiedQueue(name, queue_id, digest.first, digest.count, problem)
 
 

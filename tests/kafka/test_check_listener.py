@@ -224,19 +224,29 @@ def test_records_that_are_no_checks_are_passed_over(topics: TransactionTopics) -
     assert op.half_offsets == [2]
 
 
-def test_a_hanging_listener_takes_a_bounded_number_and_does_not_hold_close(
-    topics: TransactionTopics,
-) -> None:
-    go_on = threading.Event()
+def ask_in_group(topics: TransactionTopics, count: int) -> None:
+    """Make the group's check topic, and ask about so many transactions."""
+    topics.make(topics.check_prefix + GROUP, 1)
+    for number in range(count):
+        topics.ask(GROUP, (0, str(number)), f"t{number}")
+
+
+def hanging_listener(go_on: threading.Event) -> Listener:
+    """Give a listener that answers when the event is set."""
 
     def hang(_message: CheckedMessage) -> LocalTransactionState:
         go_on.wait(DEADLINE_S)
         return COMMIT
 
-    topics.make(topics.check_prefix + GROUP, 1)
-    for number in range(6):
-        topics.ask(GROUP, (0, str(number)), f"t{number}")
-    hanging = Listener(hang)
+    return Listener(hang)
+
+
+def test_a_hanging_listener_takes_a_bounded_number_and_does_not_hold_close(
+    topics: TransactionTopics,
+) -> None:
+    go_on = threading.Event()
+    ask_in_group(topics, 6)
+    hanging = hanging_listener(go_on)
     producer = make(topics, hanging, check_threads=2, close_timeout_ms=1500)
     wait_until(lambda: len(hanging.asked) == 2, "checks taken")
     started = time.monotonic()
@@ -254,16 +264,9 @@ def test_a_producer_with_many_hanging_threads_leaves_its_group_in_time(
     topics: TransactionTopics,
 ) -> None:
     go_on = threading.Event()
-
-    def hang(_message: CheckedMessage) -> LocalTransactionState:
-        go_on.wait(DEADLINE_S)
-        return COMMIT
-
     threads = 16
-    topics.make(topics.check_prefix + GROUP, 1)
-    for number in range(threads):
-        topics.ask(GROUP, (0, str(number)), f"t{number}")
-    hanging = Listener(hang)
+    ask_in_group(topics, threads)
+    hanging = hanging_listener(go_on)
     producer = make(topics, hanging, check_threads=threads, close_timeout_ms=8_000)
     wait_until(lambda: len(hanging.asked) == threads, "checks taken")
 

@@ -19,11 +19,13 @@ from deltalake import DeltaTable
 
 from pipelines.jvm.jars import class_path
 from pipelines.local_broker.broker import Broker
+from pipelines.publish.destination import Destination
 from pipelines.publish.errors import FencedError, PublishError, RefusedRecordError
 from pipelines.publish.records import Record
 from pipelines.publish.retention import PublishedPositions
 from pipelines.publish.status import read_publishers
 from pipelines.publish.transactions import Transactions
+from pipelines.publish.verification import verify_published
 from tests.support.job import wait_until
 from tests.support.kafka_admin import admin_client
 from tests.support.operator import said as output_of
@@ -490,6 +492,37 @@ def test_retention_knows_what_is_published_when_kafka_has_said_so(make: Make) ->
     positions.wait(DEADLINE_S)
     assert positions("topics/1") == {0: 0, 1: 3, 2: 1, 3: 0}
     assert positions("topics/2") is None
+
+
+def test_what_a_publisher_at_work_has_written_is_compared_and_nothing_beyond_its_progress(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = make()
+    lake.send(*orders(3, real_queue_id=1))
+    settings = lake.settings()
+    publish_all(settings)
+    (publisher,) = settings.publish.values()
+    read_progress = Destination.progress
+    earlier = Destination(publisher).progress()
+    lake.send(*orders(2, first=3, real_queue_id=1))
+    publish_all(settings)
+
+    def problem() -> str:
+        """Compare queue 1, with the first look at the progress before the second publishing."""
+        looks = iter([earlier, read_progress(Destination(publisher))])
+        monkeypatch.setattr(Destination, "progress", lambda _: next(looks))
+        queue = list(verify_published(settings, publisher))[1]
+        assert queue.count >= 5
+        return queue.problem
+
+    assert problem() == ""
+
+    *_, last = lake.consume()
+    headers = [(p.QUEUE_OFFSET, b"9"), *last.headers()[1:]]
+    forger = Producer({"bootstrap.servers": lake.servers, "log_level": 0})
+    forger.produce(lake.destination(), last.value(), last.key(), 1, headers=headers)
+    forger.flush()
+    assert problem() == "queue offset 9 is published, and the progress ends at 4"
 
 
 def test_what_differs_from_the_tables_is_found(make: Make, broker: Broker) -> None:

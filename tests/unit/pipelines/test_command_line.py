@@ -228,30 +228,25 @@ def test_a_hidden_pandas_is_a_pandas_that_is_not_installed() -> None:
     assert "ModuleNotFoundError: pandas is hidden" in done.stderr
 
 
-def test_ctrl_c_ends_a_command_with_its_own_exit_code_and_no_traceback() -> None:
-    program = (
-        "import click\n"
-        "from pipelines.cli.main import main\n"
-        "@main.command('wait')\n"
-        "def wait():\n"
-        "    import signal\n"
-        "    signal.raise_signal(signal.SIGINT)\n"
-        "main(['wait'], prog_name='txlake')\n"
-    )
-    done = run(program)
-    assert (done.returncode, done.stderr.strip()) == (130, "stopped by Ctrl-C")
-
-
-def test_ctrl_c_that_a_library_turns_into_an_error_of_its_own_ends_a_command_likewise() -> None:
-    program = (
-        "from pipelines.cli.main import main\n"
-        "@main.command('wait')\n"
-        "def wait():\n"
-        "    import signal\n"
+@pytest.mark.parametrize(
+    "body",
+    [
+        "    signal.raise_signal(signal.SIGINT)\n",
+        # As DuckDB does: a library turns it into an error of its own.
         "    try:\n"
         "        signal.raise_signal(signal.SIGINT)\n"
         "    except KeyboardInterrupt:\n"
-        "        raise RuntimeError('Query interrupted') from None\n"
+        "        raise RuntimeError('Query interrupted') from None\n",
+    ],
+    ids=["as it is", "as an error"],
+)
+def test_ctrl_c_ends_a_command_with_its_own_exit_code_and_no_traceback(body: str) -> None:
+    program = (
+        "import signal\n"
+        "from pipelines.cli.main import main\n"
+        "@main.command('wait')\n"
+        "def wait():\n"
+        f"{body}"
         "main(['wait'], prog_name='txlake')\n"
     )
     done = run(program)
@@ -263,6 +258,7 @@ def test_ctrl_c_that_a_library_turns_into_an_error_of_its_own_ends_a_command_lik
     [
         (["tx", "list", "--keys", "\udcff"], r"the argument \udcff is not text in UTF-8"),
         (["sql", "select '\udcff'"], "is not text in UTF-8"),
+        (["verify", "--lake", "/data/\udcff"], r"/data/\udcff is not text in UTF-8"),
         (["tx", "list", "--limit", "9223372036854775808"], "is not in the range 1<=x<=1000000000"),
         (["maintain", "--conf", "x", "--wait-s", "nan"], "'nan': a number of seconds"),
         (

@@ -37,7 +37,6 @@ REFUSED = [
     ("a^b", "'^'"),
     ("a\tb", r"'\t'"),
     ("a\x7fb", r"'\x7f'"),
-    ("\udcff", r"'\udcff'"),
 ]
 STORE = [
     ("s3://bucket/a%20b", "'%'"),
@@ -83,6 +82,18 @@ def test_a_name_that_a_library_mistakes_is_refused_before_anything_is_written(
         sentence = refusal(*words, str(lake))
         assert (said in sentence, repr(str(lake)) in sentence) == (True, True), sentence
         assert len(sentence.splitlines()) == 1
+    with pytest.raises(LakeError) as refused:
+        consume(lake)
+    assert repr(str(lake)) in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_that_is_not_utf8_is_refused_wherever_it_comes_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = tmp_path / "\udcff" / "lake"  # as an argument it is wrong usage of any command
+    monkeypatch.setenv("TXLAKE_LAKE", str(lake))
+    assert repr(str(lake)) in refusal("verify")
     with pytest.raises(LakeError) as refused:
         consume(lake)
     assert repr(str(lake)) in str(refused.value)
