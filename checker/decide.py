@@ -7,7 +7,7 @@ delivered where; the state after the epoch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import numpy as np
@@ -381,7 +381,7 @@ def _delayed_halves(committed: pa.Table, epoch_at: int) -> pa.Table:
 
 
 def _command_results(
-    command_effects: commands.CommandEffects, still_undeliverable: Sequence[int]
+    command_effects: commands.CommandEffects, still_undeliverable: Collection[int]
 ) -> pa.Table:
     """Returns the commands' results; the delivery says which messages are still undeliverable."""
     rows = command_effects.results.to_pylist()

@@ -9,21 +9,23 @@ half back without its checks; `txlake.protocol` reads the targets.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames import (
     COMMAND_RESULTS,
-    DELAYED,
     HALVES,
-    UNDELIVERABLE,
     Inputs,
     Parameters,
     State,
 )
+from checker.frames_ops.columns import filter_rows, take, to_mask
 from checker.frames_ops.sql import select
 from txlake.protocol import (
     CANCEL,
@@ -37,6 +39,7 @@ from txlake.protocol import (
     ConfigTarget,
     LostTarget,
     RecordTarget,
+    Target,
     TopicTarget,
     UndeliverableTarget,
     command_target,
@@ -70,17 +73,25 @@ def apply_commands(
     Input: COMMANDS and the messages that they name (UNDELIVERABLE); State.
     Replay: the same input gives the same result.
     """
-    commands = _Commands(inputs.undeliverable, state, epoch_at, parameters)
+    rows = sorted(inputs.commands.to_pylist(), key=lambda row: row["admin_offset"])
+    targets = [command_target(row["command"], row["target"]) for row in rows]
+    commands = _Commands(inputs.undeliverable, state, parameters, targets)
+
     results = [
-        {"admin_offset": row["admin_offset"], "result": row["error"] or commands.apply(row)}
-        for row in sorted(inputs.commands.to_pylist(), key=lambda row: row["admin_offset"])
+        {"admin_offset": row["admin_offset"], "result": row["error"] or commands.apply(row, target)}
+        for row, target in zip(rows, targets, strict=True)
     ]
 
-    topics = commands.state.topics
+    topics = commands.resized_topics()
     return CommandEffects(
-        state=commands.state,
-        cancelled=pa.concat_tables(commands.cancelled),
-        resumed=pa.concat_tables(commands.resumed),
+        state=replace(
+            state,
+            topics=topics,
+            halves=commands.rearmed_halves(epoch_at),
+            delayed=commands.remaining_delayed(),
+        ),
+        cancelled=_named_rows(state.delayed, commands.cancelled),
+        resumed=_named_rows(inputs.undeliverable, commands.resumed),
         duplicate_of=commands.duplicate_of,
         topics=commands.topics,
         resized=topics.filter(pc.not_equal(topics["queue_count"], state.topics["queue_count"])),
@@ -88,33 +99,67 @@ def apply_commands(
     )
 
 
-def _with_offset(rows: pa.Table, admin_offset: int) -> pa.Table:
-    return rows.append_column("admin_offset", pa.array([admin_offset] * rows.num_rows, pa.int64()))
+def _indices_of(
+    rows: pa.Table, keys: Sequence[str], offsets: Collection[int]
+) -> dict[tuple[Any, ...], int]:
+    """Returns where the rows stand that have one of these offsets, by their keys.
+
+    Input: `keys`: the columns that name a row, the offset last.
+    """
+    has_offset = pc.is_in(rows[keys[-1]], pa.array(offsets, pa.int64()))
+    at = np.flatnonzero(to_mask(has_offset))
+    columns = (take(rows.select([key]), at)[key].to_pylist() for key in keys)
+    return dict(zip(zip(*columns, strict=True), at.tolist(), strict=True))
+
+
+def _named_rows(rows: pa.Table, admin_offset_of: dict[int, int]) -> pa.Table:
+    """Returns the rows at these indices, each with the `admin_offset` of its command."""
+    at = np.fromiter(admin_offset_of, np.int64, len(admin_offset_of))
+    admin_offsets = pa.array(admin_offset_of.values(), pa.int64())
+    return take(rows, at).append_column("admin_offset", admin_offsets)
 
 
 class _Commands:
-    """The state after the commands applied so far, and their other effects."""
+    """The effects of the commands applied so far.
+
+    `cancelled`, `resumed`: from a row's index in `state.delayed` and UNDELIVERABLE to the command.
+    """
 
     def __init__(
-        self, undeliverable: pa.Table, state: State, epoch_at: int, parameters: Parameters
+        self,
+        undeliverable: pa.Table,
+        state: State,
+        parameters: Parameters,
+        targets: Sequence[Target | None],
     ) -> None:
-        self.state = state
-        self.cancelled = [_with_offset(DELAYED.empty_table(), 0)]
-        self.resumed = [_with_offset(UNDELIVERABLE.empty_table(), 0)]
+        self.cancelled: dict[int, int] = {}
+        self.resumed: dict[int, int] = {}
         self.duplicate_of: dict[int, int] = {}
         self.topics: dict[str, int] = {}
-        self._resumed_by: dict[int, int] = {}
 
-        self._undeliverable = undeliverable
-        self._epoch_at = epoch_at
+        self._state = state
         self._parameters = parameters
+        self._rearm_counts: Counter[tuple[int, int]] = Counter()
 
-    def apply(self, row: dict[str, Any]) -> str:
+        names = state.topics["topic"].to_pylist()
+        self._queue_counts = dict(zip(names, state.topics["queue_count"].to_pylist(), strict=True))
+
+        # A frame is searched once for all commands: each alone would read all halves again.
+        offsets = [
+            target.queue_offset
+            for target in targets
+            if isinstance(target, RecordTarget | UndeliverableTarget)
+        ]
+        self._halves = _indices_of(state.halves, ["queue_id", "queue_offset"], offsets)
+        self._delayed = _indices_of(state.delayed, ["source", "queue_id", "queue_offset"], offsets)
+        self._undeliverable = _indices_of(undeliverable, ["undeliverable_offset"], offsets)
+
+    def apply(self, row: dict[str, Any], target: Target | None) -> str:
         """Applies a readable command and returns its result."""
         if row["command"] in (MAINTAIN, PING):
             return "accepted"
 
-        match command_target(row["command"], row["target"]):
+        match target:
             case None:
                 return "bad_target"
             case LostTarget():  # the shell reads what Kafka still has; the rows that land decide
@@ -132,30 +177,52 @@ class _Commands:
             case half:
                 return "rearmed" if self._rearm(half, is_discarded=True) else "not_discarded"
 
-    def _cancel(self, target: RecordTarget, admin_offset: int) -> str:
-        is_named = (
-            (pc.field("source") == target.kind)
-            & (pc.field("queue_id") == target.queue_id)
-            & (pc.field("queue_offset") == target.queue_offset)
-        )
-        rows = self.state.delayed.filter(is_named)
-        if rows.num_rows:
-            self.state = replace(self.state, delayed=self.state.delayed.filter(~is_named))
+    def rearmed_halves(self, epoch_at: int) -> pa.Table:
+        """Returns all halves; those of re-armed units are pending as if stored at `epoch_at`."""
+        if not self._rearm_counts:
+            return self._state.halves
 
-        self.cancelled.append(_with_offset(rows, admin_offset))
-        return "cancelled" if rows.num_rows else "not_delayed"
+        rearmed = pa.table(
+            {
+                "queue_id": pa.array([queue_id for queue_id, _ in self._rearm_counts], pa.int32()),
+                "unit_offset": pa.array([unit for _, unit in self._rearm_counts], pa.int64()),
+                "times": pa.array(self._rearm_counts.values(), pa.int32()),
+            }
+        )
+        return select(
+            HALVES, _REARMED, {"epoch_at": epoch_at}, halves=self._state.halves, rearmed=rearmed
+        )
+
+    def remaining_delayed(self) -> pa.Table:
+        """Returns the delayed messages that no command cancelled."""
+        is_kept = np.ones(self._state.delayed.num_rows, bool)
+        is_kept[list(self.cancelled)] = False
+        return filter_rows(self._state.delayed, is_kept)
+
+    def resized_topics(self) -> pa.Table:
+        """Returns the topics that there were, with the queue counts that commands give them."""
+        topics = self._state.topics
+        column = topics.schema.get_field_index("queue_count")
+        counts = pa.array(self._queue_counts.values(), pa.int32())
+        return topics.set_column(column, topics.schema.field(column), counts)
+
+    def _cancel(self, target: RecordTarget, admin_offset: int) -> str:
+        at = self._delayed.get((target.kind, target.queue_id, target.queue_offset))
+        if at is None or at in self.cancelled:
+            return "not_delayed"
+
+        self.cancelled[at] = admin_offset
+        return "cancelled"
 
     def _resume(self, target: UndeliverableTarget, admin_offset: int) -> str:
-        is_named = pc.field("undeliverable_offset") == target.queue_offset
-        rows = self._undeliverable.filter(is_named)
+        at = self._undeliverable.get((target.queue_offset,))
+        if at is None:
+            return "not_undeliverable"
 
-        first = self._resumed_by.setdefault(target.queue_offset, admin_offset)
-        if first == admin_offset:
-            self.resumed.append(_with_offset(rows, admin_offset))
-        else:
+        first = self.resumed.setdefault(at, admin_offset)
+        if first != admin_offset:
             self.duplicate_of[admin_offset] = first
-
-        return "resumed" if rows.num_rows else "not_undeliverable"
+        return "resumed"
 
     def _create_topic(self, target: TopicTarget) -> str:
         topic = target.topic
@@ -167,23 +234,14 @@ class _Commands:
         if not (is_allowed and 1 <= count <= QUEUE_COUNT_MAX):
             return "bad_target"
 
-        topics = self.state.topics
-        names = topics["topic"].to_pylist()
-        counts = topics["queue_count"].to_pylist()
-
-        if topic not in names:
+        if topic not in self._queue_counts:
             self.topics[topic] = max(count, self.topics.get(topic, 0))
             return "created"
 
-        at = names.index(topic)
-        if count <= counts[at]:
+        if count <= self._queue_counts[topic]:
             return "unchanged"
 
-        counts[at] = count
-        column = topics.schema.get_field_index("queue_count")
-        resized = topics.set_column(column, "queue_count", pa.array(counts, pa.int32()))
-
-        self.state = replace(self.state, topics=resized)
+        self._queue_counts[topic] = count
         return "grown"
 
     def _alter_topic(self, target: ConfigTarget) -> str:
@@ -191,39 +249,34 @@ class _Commands:
         if target.value == 0 or target.topic == UNDELIVERABLE_TOPIC:
             return "bad_target"
 
-        topics = {*self.state.topics["topic"].to_pylist(), *self.topics}
-        return "altered" if target.topic in topics else "no_such_topic"
+        is_known = target.topic in self._queue_counts or target.topic in self.topics
+        return "altered" if is_known else "no_such_topic"
 
     def _rearm(self, target: RecordTarget, *, is_discarded: bool) -> bool:
         """Re-arms the unit of a half, if it is discarded or pending as asked. Returns if it did."""
-        halves = self.state.halves
-        cause = pc.field("discard_cause")
-
-        named = halves.filter(
-            (pc.field("queue_id") == target.queue_id)
-            & (pc.field("queue_offset") == target.queue_offset)
-            & (cause.is_valid() if is_discarded else cause.is_null())
-        )
-        if named.num_rows == 0:
+        at = self._halves.get((target.queue_id, target.queue_offset))
+        if at is None:
             return False
-        values = {
-            "queue_id": target.queue_id,
-            "unit": named["unit_offset"][0].as_py(),
-            "epoch_at": self._epoch_at,
-        }
-        self.state = replace(self.state, halves=select(HALVES, _REARMED, values, halves=halves))
+
+        halves = self._state.halves
+        unit = (target.queue_id, halves["unit_offset"][at].as_py())
+        was_discarded = halves["discard_cause"][at].is_valid
+        if (was_discarded and unit not in self._rearm_counts) != is_discarded:
+            return False
+
+        self._rearm_counts[unit] += 1
         return True
 
 
-# All halves; those of one unit are pending again as if they were stored at `epoch_at`.
 _REARMED = """
-SELECT * EXCLUDE (named) REPLACE (
-  CASE WHEN named THEN arm + 1 ELSE arm END::INTEGER AS arm,
-  CASE WHEN named THEN $epoch_at ELSE stored_at END::BIGINT AS stored_at,
-  CASE WHEN named THEN $epoch_at ELSE age_from_at END::BIGINT AS age_from_at,
-  CASE WHEN named THEN 0 ELSE check_times END::INTEGER AS check_times,
-  CASE WHEN named THEN 0 ELSE unacknowledged END::INTEGER AS unacknowledged,
-  CASE WHEN NOT named THEN checked_at END AS checked_at,
-  CASE WHEN NOT named THEN discard_cause END AS discard_cause)
-FROM (SELECT *, queue_id = $queue_id AND unit_offset = $unit AS named FROM halves)
+SELECT halves.* REPLACE (
+  CASE WHEN times > 0 THEN arm + times ELSE arm END::INTEGER AS arm,
+  CASE WHEN times > 0 THEN $epoch_at ELSE stored_at END::BIGINT AS stored_at,
+  CASE WHEN times > 0 THEN $epoch_at ELSE age_from_at END::BIGINT AS age_from_at,
+  CASE WHEN times > 0 THEN 0 ELSE check_times END::INTEGER AS check_times,
+  CASE WHEN times > 0 THEN 0 ELSE unacknowledged END::INTEGER AS unacknowledged,
+  CASE WHEN times IS NULL THEN checked_at END AS checked_at,
+  CASE WHEN times IS NULL THEN discard_cause END AS discard_cause)
+FROM halves LEFT JOIN rearmed USING (queue_id, unit_offset)
+ORDER BY queue_id, queue_offset
 """

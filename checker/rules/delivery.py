@@ -122,7 +122,7 @@ class Delivered:
     placements: pa.Table = field(default_factory=PLACEMENTS.empty_table)
     new_topics: pa.Table = field(default_factory=TOPICS.empty_table)
     deliveries: pa.Table = field(default_factory=DELIVERIES.empty_table)
-    still_undeliverable: Sequence[int] = ()
+    still_undeliverable: Collection[int] = ()
 
 
 def deliver_messages(
@@ -171,7 +171,7 @@ def deliver_messages(
         placements=placements,
         new_topics=_with_table_ids(state.topics, new_topics, auto_created.group_by_topic),
         deliveries=_deliveries(reported, placements),
-        still_undeliverable=resumed_in_vain["admin_offset"].to_pylist(),
+        still_undeliverable=frozenset(resumed_in_vain["admin_offset"].to_pylist()),
     )
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import pytest
+
+from checker.frames_ops import sql
 from tests.support.cases import Result, case, table
 from tests.support.steps import (
     T_MS,
@@ -129,6 +133,29 @@ def test_a_half_is_rearmed_with_its_whole_set() -> None:
     assert unit[2:4] == (T_MS + 1_000, T_MS + 1_000), "as if stored at epoch_at"
     assert unit[4:7] == (0, 0, None), "without attempts"
     assert {member[3] for member in told.state["members"]} == {1}, "arm + 1"
+
+
+def test_many_commands_search_and_write_the_halves_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bulk command has one record a half; each alone would read and write all halves."""
+    written: list[int] = []
+
+    def selecting(schema: Any, text: str, *values: Any, **frames: Any) -> Any:
+        written.append(frames["halves"].num_rows)
+        return sql.select(schema, text, *values, **frames)
+
+    monkeypatch.setattr("checker.rules.commands.select", selecting)
+    told = Result(
+        [
+            *(half() for _ in range(20)),
+            later(),
+            *(resend(f"half:0-{at}") for at in range(10)),
+            *2 * [resend("half:0-3")],
+        ]
+    )
+    assert told.results() == ["resent"] * 12
+    arms = {offset: arm for _, offset, _, arm, _ in told.state["members"]}
+    assert arms == dict.fromkeys(range(10, 20), 0) | dict.fromkeys(range(10), 1) | {3: 3}
+    assert written == [20]
 
 
 def test_an_answer_to_a_check_of_an_earlier_arm_ends_a_half_that_is_asked_about_anew() -> None:
