@@ -131,6 +131,18 @@ LEFT JOIN answers a ON h.queue_id = a.queue_id AND h.unit_offset = a.unit_offset
 """
 
 
+def is_something_due(state: State, instants: Instants, parameters: Parameters) -> bool:
+    """Returns whether time alone asks for an epoch: without any record something is due.
+
+    That is a check, a discard, a delivery or an orphaned operation.
+    """
+    return (
+        bool(delay.is_due(state.delayed["deliver_at"], instants.epoch_at).any())
+        or naming.has_orphan(state.waiting, instants.queues, parameters.orphan_operation_ttl_ms)
+        or bool(timing.is_time_due(state.halves, instants.queues, parameters).any())
+    )
+
+
 def decide(
     state: State,
     inputs: Inputs,

@@ -12,8 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from txlake import _committed
+
 FORMAT_VERSION: Final = 5
-DIGEST_FORMAT: Final = 2  # from this one on the epochs tell what each table holds
+DIGEST_FORMAT: Final = _committed.DIGEST_FORMAT  # from this one on epochs tell what tables hold
 SIGNED_FORMAT: Final = 3  # from this one on operations say whether they are signed
 GROUPS_FORMAT: Final = 4  # from this one on `catalog` and `delayed` name producer groups
 THIRD_EDITION_FORMAT: Final = 5  # from this one on: ages, deadlines, spans, sets decided once

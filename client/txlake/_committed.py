@@ -16,7 +16,13 @@ import pyarrow.fs as pa_fs
 
 from txlake._delta_handle import file_stats
 
+DIGEST_FORMAT: Final = 2  # the first lake format in which a committed row names tables
 NAMED_EPOCHS_MAX: Final = 500  # the most epochs that settings allow between two rows that name all
+
+# A table that looks wrong while others write the lake is looked at so often before it is refused.
+CHECK_TRIES: Final = 4
+CHECK_PAUSE_S: Final = 0.05  # ten times what a step of maintenance takes to commit
+
 COLUMNS: Final = ("epoch", "state", "counts", "tables")  # of `epochs`: all that is read for it
 _NAMES_ALL: Final = "snapshot"  # among the counts of such a row
 

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txlake._committed import (
+    CHECK_PAUSE_S,
+    CHECK_TRIES,
     COLUMNS,
     NAMED_EPOCHS_MAX,
     count_committed,
@@ -25,9 +27,6 @@ from txlake._delta_log import lake_id_of
 from txlake._store import store_error
 from txlake.errors import LakeError
 from txlake.protocol import deleted_id
-
-_TRIES = 4
-_PAUSE_S = 0.05
 
 
 class TableChecks:
@@ -46,9 +45,9 @@ class TableChecks:
         """
         problems: dict[str, str] = {}
 
-        for attempt in range(_TRIES):
+        for attempt in range(CHECK_TRIES):
             if attempt:
-                time.sleep(_PAUSE_S)
+                time.sleep(CHECK_PAUSE_S)
                 tables = {table: tables[table] for table in problems}
 
             problems = self._problems(tables)

@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from txlake._committed import DIGEST_FORMAT
 from txlake._delta_files import DeltaFiles, translating_errors
 from txlake._integrity import TableChecks
 from txlake._paths import lake_path
 from txlake.errors import LakeError
 
 FORMAT_VERSION_MAX = 5  # the newest lake format this SDK reads
-_DIGEST_FORMAT = 2  # from this one on the rows of `epochs` name each table's version and rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Lake:
         self.lake_id, format_version = self._identity()
 
         self._checks: TableChecks | None = None
-        if format_version >= _DIGEST_FORMAT:
+        if format_version >= DIGEST_FORMAT:
             self._checks = TableChecks(self.path, self.lake_id, self.storage_options)
             self._checks.require({"catalog": 0})
 

@@ -20,6 +20,7 @@ class AsyncConsumer:
     """A Consumer whose calls are awaited: `async with AsyncConsumer(lake, group, topics) as c`.
 
     It takes what Consumer takes. `async with` opens it, and gives its queues back at the end.
+    Tasks can share one: each message is returned to one of them, and a commit covers them all.
     Errors: those of Consumer, from the call that is awaited.
     """
 
@@ -28,6 +29,8 @@ class AsyncConsumer:
         self._consumer: Consumer | None = None
         self._polling: asyncio.Future[list[ConsumedMessage]] | None = None  # not returned yet
         self._is_giving_back = False  # what it has; begun and not ended
+        # Of poll, commit and seek: another task's call begins when this one's has ended.
+        self._lock = asyncio.Lock()
         # One thread: only one at a time may use a consumer.
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="txlake-async")
 
@@ -51,26 +54,29 @@ class AsyncConsumer:
 
         What a call that was cancelled would have returned, the next one returns.
         """
-        if self._is_giving_back:
-            await self._give_back()
-        if self._polling is None:
-            self._polling = asyncio.ensure_future(
-                self._call(self.consumer.poll, timeout_s, max_records)
-            )
+        async with self._lock:
+            if self._is_giving_back:
+                await self._give_back()
+            if self._polling is None:
+                self._polling = asyncio.ensure_future(
+                    self._call(self.consumer.poll, timeout_s, max_records)
+                )
 
-        messages = await self._polled(self._polling)
-        self._polling = None
-        return messages
+            messages = await self._polled(self._polling)
+            self._polling = None
+            return messages
 
     async def commit(self) -> None:
         """Stores that the group is past all that poll() has returned."""
-        await self._give_back()
-        await self._call(self.consumer.commit)
+        async with self._lock:
+            await self._give_back()
+            await self._call(self.consumer.commit)
 
     async def seek(self, topic: str, queue_id: int, offset: int) -> None:
         """Goes on at another offset of a queue; commit() stores it."""
-        await self._give_back()
-        await self._call(self.consumer.seek, topic, queue_id, offset)
+        async with self._lock:
+            await self._give_back()
+            await self._call(self.consumer.seek, topic, queue_id, offset)
 
     async def lag(self) -> dict[tuple[str, int], int]:
         """Returns how many messages each (topic, queue) holds after the position."""

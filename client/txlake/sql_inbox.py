@@ -56,12 +56,17 @@ class SqlInbox:
 
     Works on PostgreSQL and SQLite. It makes its table, `txlake_inbox`, if that is not there;
     several groups can share one.
-    Errors: ValueError for a group's name that is not allowed, or another database.
+    Errors: ValueError for a group's name that is not allowed, or another database; TypeError for
+    what is no engine of SQLAlchemy, such as a URL or an engine for asyncio.
     """
 
     def __init__(self, engine: sa.Engine, group: str, *, table: str = TABLE) -> None:
         if not protocol.matches(protocol.GROUP_PATTERN, group):
             raise ValueError(f"group {group!r}: {protocol.GROUP_PATTERN}")
+        given: object = engine
+        if not isinstance(given, sa.Engine):
+            kind = f"{type(given).__module__}.{type(given).__qualname__}"
+            raise TypeError(f"engine: sqlalchemy.create_engine makes one, and this is a {kind}")
         if engine.dialect.name not in _INSERTS:
             raise ValueError(f"{engine.dialect.name}: {', '.join(sorted(_INSERTS))} are supported")
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from checker.due import is_something_due
+from checker.decide import is_something_due
 from checker.frames import QUEUES, RULE_VERSION, Instants, State
 from checker.rules.known_at import EndOffsetSample, known_at, unreached
 from pipelines.epoch.parameters import EpochSettings

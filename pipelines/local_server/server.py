@@ -4,7 +4,8 @@ A start: 1. its ports are reserved, 2. its files are written, 3. the process is 
 server is probed until it answers. The reservations are kept until `stop`: no other process gets the
 ports while the server restarts.
 
-If this process dies, even by kill -9, the server is killed (`pipelines/local_server/guarded.py`).
+If this process dies, even by kill -9, the server is killed
+(`pipelines/local_server/parent_watch.py`).
 
     ServerError    the server did not start, or does not answer; the text has the end of its log
 """
@@ -25,7 +26,7 @@ from typing import ClassVar, TypeVar
 from pipelines.jvm.jars import class_path
 from pipelines.jvm.java import java_binary
 from pipelines.local_server import ports
-from pipelines.local_server.guarded import stop_parent_watch, with_parent_watch
+from pipelines.local_server.parent_watch import stop_parent_watch, with_parent_watch
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60.0

@@ -32,13 +32,11 @@ from storage.lake.lake import Lake
 from storage.lake.progress import NO_PROGRESS, Progress, read_progress
 from storage.lake.table import deleted_rows
 from storage.schemas import TABLES
-from txlake._committed import count_committed, lost_file
+from txlake._committed import CHECK_PAUSE_S, CHECK_TRIES, count_committed, lost_file
 from txlake._counted import counted
 from txlake._delta_log import files_of_table, lake_id_of
 
 _NO_VERSION = TableVersion(0, 0)  # of a table that no committed row names
-_TRIES = 4
-_PAUSE_S = 0.05  # ten times what a step of maintenance takes to commit
 
 
 @dataclass(frozen=True)
@@ -127,14 +125,14 @@ def retry_while_written(lake: Lake, find: Callable[[], list[Fault]]) -> list[Fau
 
     Errors: BrokenLakeError if the last call of `find` raises it.
     """
-    for _ in range(_TRIES - 1):
+    for _ in range(CHECK_TRIES - 1):
         try:
             if not find():
                 return []
         except BrokenLakeError:
             pass
 
-        time.sleep(_PAUSE_S)
+        time.sleep(CHECK_PAUSE_S)
         lake.reset()
 
     return find()

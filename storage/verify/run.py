@@ -22,7 +22,6 @@ from storage.verify import (
     ends,
     epochs,
     operations,
-    snapshots,
     state,
     time_rules,
 )
@@ -47,7 +46,6 @@ RECORDED: Final[tuple[Invariant, ...]] = (
     *epochs.RECORDED,
     *counts.RECORDED,
     *state.RECORDED,
-    *snapshots.RECORDED,
 )
 # The memory of DuckDB: a share of the machine's. It puts what does not fit into a temporary folder.
 _MEMORY_SHARE = 4

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from pipelines.local_server.guarded import with_parent_watch
+from pipelines.local_server.parent_watch import with_parent_watch
 from tests.support.class_archive import QUICK_JAVA, archive_options, is_test_run
 
 ROOT = Path(__file__).parents[2]

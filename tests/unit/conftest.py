@@ -70,5 +70,5 @@ def damaged(lake_copy: Path, other_lake: Path) -> Callable[[str, str], Path]:
 @pytest.fixture
 def one_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let readers refuse at once: nobody writes this lake meanwhile."""
-    monkeypatch.setattr("storage.lake.integrity._TRIES", 1)
-    monkeypatch.setattr("txlake._integrity._TRIES", 1)
+    monkeypatch.setattr("storage.lake.integrity.CHECK_TRIES", 1)
+    monkeypatch.setattr("txlake._integrity.CHECK_TRIES", 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -85,6 +86,34 @@ def test_a_poll_that_is_cancelled_as_it_ends_loses_nothing(orders: LakeFactory) 
             assert len(await consumer.poll(5.0)) == 5
 
     asyncio.run(main())
+
+
+def test_of_two_tasks_one_gets_a_message_and_a_commit_waits_for_the_poll(
+    orders: LakeFactory,
+) -> None:
+    orders.deliver("orders", {0: 40})
+
+    async def main() -> None:
+        async with AsyncConsumer(orders.path, "points", ["orders"]) as consumer:
+
+            async def take(number: int) -> list[int]:
+                return [
+                    message.queue_offset
+                    for _ in range(number)
+                    for message in await consumer.poll(5.0, 2)
+                ]
+
+            taken = await asyncio.gather(take(5), take(5), take(5))
+            assert sorted(itertools.chain(*taken)) == list(range(30))
+
+            polling = asyncio.ensure_future(consumer.poll(5.0))
+            await asyncio.sleep(0)
+            await consumer.commit()
+            assert [message.queue_offset for message in await polling] == list(range(30, 40))
+
+    asyncio.run(main())
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        assert consumer.committed() == {("orders", 0): 40}
 
 
 def test_a_commit_that_is_cancelled_or_fails_passes_nothing_when_it_is_tried_again(

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -152,6 +153,10 @@ def test_another_database_and_a_wrong_group_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="group 'a b'"):
         SqlInbox(engine, "a b")
 
-    other = sa.create_mock_engine("mysql+pymysql://", lambda *_: None)
+    driver = SimpleNamespace(paramstyle="format")  # none for MySQL is installed
+    other = sa.create_engine("mysql+pymysql://", module=driver)
     with pytest.raises(ValueError, match="mysql: postgresql, sqlite are supported"):
-        SqlInbox(other, "points")  # type: ignore[arg-type]
+        SqlInbox(other, "points")
+
+    with pytest.raises(TypeError, match=r"create_engine makes one, and this is a builtins\.str"):
+        SqlInbox(str(engine.url), "points")  # type: ignore[arg-type]

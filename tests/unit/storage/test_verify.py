@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from storage.errors import NewerLakeError, NotALakeError
 from storage.lake.lake import Lake
-from storage.verify import run, snapshots, state
+from storage.verify import run, state
 from storage.verify.invariant import NAMED_MAX
 from storage.verify.run import INVARIANTS, RECORDED, Report, verify
 from tests.support.decided_rows import decided_rows
@@ -33,7 +33,7 @@ SOCIABLE = [one for one in MUTATIONS if one.invariant not in LONELY]
 GROUP_COUNT = 33
 GROUPS = [SOCIABLE[number::GROUP_COUNT] for number in range(GROUP_COUNT)]
 ALL = (*INVARIANTS, *RECORDED)
-STATE = {invariant.name for invariant in (*state.RECORDED, *snapshots.RECORDED)}
+STATE = {invariant.name for invariant in state.RECORDED}
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 
 

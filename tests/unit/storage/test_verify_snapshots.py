@@ -5,8 +5,7 @@ from __future__ import annotations
 import duckdb
 
 from storage.verify.invariant import HALF
-from storage.verify.snapshots import _snapshot
-from storage.verify.state import OF_HALVES
+from storage.verify.state import OF_HALVES, _snapshot
 
 _SNAPSHOTS = 100
 _EPOCHS_OF_EACH = 100

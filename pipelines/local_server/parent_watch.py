@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 # `sh` becomes the program; its child kills it unless a line comes before the end of the pipe.
 # Descriptor 3: a shell without a terminal gives its background jobs an empty input.
-_GUARDED = """exec 3<&0 </dev/null
+_WATCHED = """exec 3<&0 </dev/null
 {{ read -r _ <&3 || kill -9 {whom}; }} >/dev/null 2>&1 &
 exec "$@" 3<&-"""
 
@@ -22,7 +22,7 @@ def with_parent_watch(command: Sequence[str], *, with_group: bool = False) -> li
 
     Input: `with_group`: the process leads a process group, which is killed with it.
     """
-    return ["/bin/sh", "-c", _GUARDED.format(whom="-$$" if with_group else "$$"), "sh", *command]
+    return ["/bin/sh", "-c", _WATCHED.format(whom="-$$" if with_group else "$$"), "sh", *command]
 
 
 def stop_parent_watch(process: subprocess.Popen[bytes]) -> None:
