@@ -194,7 +194,7 @@ class LakeSql:
         for topic, number in self.topics.items():
             self.add(_table(number))
             rows.append(f"SELECT '{topic}', * FROM \"{_table(number)}\"")
-        self._connection.execute(f"CREATE VIEW {MESSAGES} AS {_union_all(rows)}")
+        self._connection.execute(f"CREATE VIEW {MESSAGES} AS {union_all(rows)}")
 
     def known_names(self) -> dict[str, str]:
         """Returns the names for queries, by their lower case: SQL ignores case.
@@ -272,10 +272,10 @@ def _table(number: int) -> str:
     return f"topics/{number}"
 
 
-def _union_all(queries: list[str]) -> str:
+def union_all(queries: list[str]) -> str:
     """Returns the SQL of all rows of some queries.
 
-    It is a balanced tree: in a chain of a thousand DuckDB finds expressions that are too deep.
+    It is a balanced tree: a chain of a thousand is too deep for DuckDB and for Spark.
     """
     while len(queries) > 1:
         odd = queries[-1:] if len(queries) % 2 else []

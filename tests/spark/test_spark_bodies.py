@@ -45,12 +45,13 @@ BODIES = [
 @pytest.fixture
 def job(spark: SparkSession, tmp_path: Path) -> Iterator[InMemoryJob]:
     job = InMemoryJob(tmp_path / "lake", default_queue_count=1)
-    for topic in ("orders", "a.b-c", "half"):
-        for number, body in enumerate(BODIES):
-            job.end(
-                COMMIT, job.half(f"{topic.replace('.', '')}-{number}", real_topic=topic, body=body)
-            )
-    job.run()
+    for topics in (("orders", "a.b-c", "half"), ("HALF", "Orders")):
+        for topic in topics:
+            for number, body in enumerate(BODIES):
+                transaction_id = f"{topic.replace('.', '')}-{number}"
+                job.end(COMMIT, job.half(transaction_id, real_topic=topic, body=body))
+        job.run()
+
     yield job
     for view in spark.catalog.listTables():
         spark.catalog.dropTempView(view.name)
@@ -59,7 +60,7 @@ def job(spark: SparkSession, tmp_path: Path) -> Iterator[InMemoryJob]:
 def test_a_topic_with_a_schema_is_a_view_with_typed_columns(
     spark: SparkSession, job: InMemoryJob
 ) -> None:
-    bodies = dict.fromkeys(("orders", "a.b-c", "half", "to_come"), SCHEMA)
+    bodies = dict.fromkeys(("Orders", "orders", "a.b-c", "half", "HALF", "to_come"), SCHEMA)
     create_views(spark, job.lake.path, bodies=bodies)
     number = {row["topic"]: row["table_id"] for row in job.lake.read("catalog").to_pylist()}
     decoded = SCHEMA.with_columns(job.lake.read(f"topics/{number['orders']}"))
@@ -73,6 +74,14 @@ def test_a_topic_with_a_schema_is_a_view_with_typed_columns(
 
     assert spark.sql("SELECT labels['a'] AS a FROM orders WHERE amount = 5").collect()[0].a == 0.5
     assert "order_id" not in spark.table("half").columns
+
+
+def test_a_younger_topic_that_differs_by_case_takes_no_view(
+    spark: SparkSession, job: InMemoryJob
+) -> None:
+    """Spark ignores the case of names: it would be in the place of the other one."""
+    create_views(spark, job.lake.path, bodies={"Orders": SCHEMA})
+    assert not spark.catalog.tableExists("orders")
 
 
 def test_a_stream_has_typed_columns(spark: SparkSession, job: InMemoryJob, tmp_path: Path) -> None:

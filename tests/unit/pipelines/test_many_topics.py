@@ -7,7 +7,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from pipelines.lake_sql import _union_all, select
+from pipelines.lake_sql import select, union_all
 from pipelines.notebooks.open_lake import OpenLake
 from storage.lake.lake import Lake
 from tests.support.sound_lake import sound_rows
@@ -19,7 +19,7 @@ def test_thousands_of_topics_are_one_view() -> None:
         connection.execute("SET preserve_insertion_order = false")  # as LakeSql has it
         connection.execute("CREATE TABLE rows AS SELECT 1 AS number")
         queries = [f"SELECT {topic} AS topic, * FROM rows" for topic in range(topics)]
-        connection.execute(f"CREATE VIEW messages AS {_union_all(queries)}")
+        connection.execute(f"CREATE VIEW messages AS {union_all(queries)}")
         found = connection.execute("SELECT topic FROM messages").fetchall()
     assert sorted(topic for (topic,) in found) == list(range(topics))
 
