@@ -98,6 +98,8 @@ SELECT producer_group,
 FROM counted GROUP BY producer_group ORDER BY producer_group
 """
 _KEPT = (*LOOKED_UP, "checks")
+# Parameters that bound each other: a half is not given up before it can be checked.
+_BOUNDED = ("transaction_timeout_ms", "half_retention_ms")
 
 
 @dataclass(frozen=True)
@@ -226,12 +228,12 @@ def run_what_if(
 ) -> WhatIf:
     """Returns the same as `what_if`, with the parameters in a mapping."""
     lake = lake if isinstance(lake, Lake) else Lake(lake)
-    changed = _checked_parameters(parameters)
     lake.lake_id()
 
     newest = require_recorded(lake).last
     if newest is None:
         raise LakeError(f"the lake {lake.path} has no committed epoch")
+    changed = _checked_parameters(parameters, plan_parameters(newest))
 
     source = Source(lake)
     first = newest.floor.first_epoch
@@ -256,13 +258,14 @@ def run_what_if(
         return _compare(source, scratch, epochs, changed, (first, last))
 
 
-def _checked_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the parameters, checked as the settings are checked."""
+def _checked_parameters(parameters: Mapping[str, Any], recorded: Parameters) -> dict[str, Any]:
+    """Returns the parameters, checked as the settings are checked, beside those of the lake."""
+    beside = {name: getattr(recorded, name) for name in _BOUNDED}
     values = {
-        # What the question does not name refuses no value of what it names.
+        # What the question cannot name refuses no value of what it names.
         "lake": {"path": "-", "retention_ms": SPAN_MS_MAX},
         "kafka": {"bootstrap_servers": "none:1"},
-        "transaction": dict(parameters),
+        "transaction": {**beside, **parameters},
     }
     settings = parse(values, "what-if")
 

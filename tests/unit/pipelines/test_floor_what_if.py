@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from pipelines.cli.main import main
 from pipelines.replay import what_if
+from pipelines.settings import SettingsError
 from storage.lake.lake import Lake
 from tests.support.aging_job import AgingJob, live
 from txlake.protocol import COMMIT
@@ -65,6 +66,12 @@ def test_without_checks_what_waits_at_the_floor_is_given_up_in_the_first_epoch_a
     words = ["replay", "--lake", job.lake.path, "--what-if", "check_max=0"]
     said = CliRunner().invoke(main, words).stdout.splitlines()
     assert said[0] == f"epochs {answer.first_epoch} to {answer.last_epoch}"
+
+
+def test_what_a_question_does_not_name_is_as_the_lake_has_it(aged: AgingJob) -> None:
+    retention_ms = LIMITS["half_retention_ms"]
+    with pytest.raises(SettingsError, match=f"half_retention_ms = {retention_ms} is below"):
+        what_if(aged.lake.path, transaction_timeout_ms=retention_ms + 1)
 
 
 def test_a_question_is_not_refused_for_a_setting_that_it_cannot_name(aged: AgingJob) -> None:
