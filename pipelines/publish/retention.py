@@ -2,8 +2,8 @@
 
 The job asks when it is about to delete messages, once a minute at the most. Kafka is asked in a
 thread of its own, since the destination can be away for hours, and the job decides meanwhile.
-Until it has answered once, nothing of a topic that is published is deleted. An earlier answer stays
-valid: positions only grow.
+Until it has answered, and of a topic made since, nothing is deleted if there is a publisher at all.
+An earlier answer stays valid: positions only grow.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ class PublishedPositions:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._known: dict[str, dict[int, int]] | None = None
+        self._known: dict[str, dict[int, int] | None] = {}
         self._requested_at = -math.inf  # monotonic s
         self._thread: threading.Thread | None = None
 
     def __call__(self, table: str) -> Mapping[int, int] | None:
         """Returns the next offset of each queue to publish; None if no publisher has the topic.
 
-        It does not wait: a queue that is not named, or a table before Kafka has answered, counts as
-        not published at all. Input: `topics/<table_id>`.
+        It does not wait: a queue that is not named, and a table that Kafka's last answer was not
+        about, count as not published at all. Input: `topics/<table_id>`.
         """
         if not self._settings.publish:
             return None
 
         self._request()
-        return {} if self._known is None else self._known.get(table)
+        return self._known.get(table, {})
 
     def wait(self, timeout_s: float) -> None:
         """Asks Kafka, unless it was asked within a minute, and waits for the answer."""
@@ -71,19 +71,23 @@ class PublishedPositions:
             log.warning("nobody knows what is published, so retention waits: %s", error)
 
 
-def read_positions(settings: Settings) -> dict[str, dict[int, int]]:
-    """Returns up to where each queue is published, by table, for all published topics.
+def read_positions(settings: Settings) -> dict[str, dict[int, int] | None]:
+    """Returns up to where each queue is published, by table; None for a topic without a publisher.
 
-    Of several publishers of a topic the one that is furthest behind counts.
+    All topics are named that the lake has. Of several publishers of a topic the one that is
+    furthest behind counts.
     Errors: KafkaAwayError; LakeError.
     """
     lake = open_lake(settings.lake.path, settings.lake.store)
-    positions: dict[str, dict[int, int]] = {}
+    topics = lake.topics()
+    positions: dict[str, dict[int, int] | None] = {
+        f"topics/{topic.table_id}": None for topic in topics.values()
+    }
 
     for publisher in settings.publish.values():
         mine = Destination(publisher).progress().of(lake.lake_id, publisher.name)
 
-        for name, topic in wanted_topics(publisher, lake.topics()).items():
+        for name, topic in wanted_topics(publisher, topics).items():
             table = f"topics/{topic.table_id}"
             progress = mine.get(name)
             nexts = {
@@ -91,7 +95,7 @@ def read_positions(settings: Settings) -> dict[str, dict[int, int]]:
                 for queue_id in range(topic.queue_count)
             }
 
-            before = positions.setdefault(table, nexts)
+            before = positions[table] or nexts
             positions[table] = {q: min(before.get(q, at), at) for q, at in nexts.items()}
 
     return positions

@@ -479,9 +479,10 @@ def test_a_publisher_goes_on_when_its_broker_comes_back(tmp_path: Path) -> None:
 def test_retention_knows_what_is_published_when_kafka_has_said_so(make: Make) -> None:
     lake = make()
     lake.send(*orders(3, real_queue_id=1))
-    settings = lake.settings(main={}, latest={"destination": f"{lake.prefix}-second-{{topic}}"})
+    second = {"destination": f"{lake.prefix}-second-{{topic}}", "topics": ["orders"]}
+    settings = lake.settings(main={"topics": ["orders"]}, latest=second)
     publish_all(settings)
-    lake.send(*orders(1, first=3, real_queue_id=2))
+    lake.send(*orders(1, first=3, real_queue_id=2), *orders(1, real_topic="audit"))
     publish_all(settings)
     publish_all(settings, "latest")
     lake.send(*orders(2, first=4, real_queue_id=2))
@@ -491,7 +492,8 @@ def test_retention_knows_what_is_published_when_kafka_has_said_so(make: Make) ->
     assert positions("topics/1") == {}
     positions.wait(DEADLINE_S)
     assert positions("topics/1") == {0: 0, 1: 3, 2: 1, 3: 0}
-    assert positions("topics/2") is None
+    assert positions("topics/2") is None, "nobody publishes audit"
+    assert positions("topics/3") == {}, "a topic that is made later may have a publisher"
 
 
 def test_what_a_publisher_at_work_has_written_is_compared_and_nothing_beyond_its_progress(
