@@ -33,11 +33,15 @@ class PushOptions:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one message at one attempt; `reason` None: it is done."""
+    """What became of one message at one attempt; `reason` None: it is done.
+
+    `generation`: the one by which its queue was held when it was handed out.
+    """
 
     message: ConsumedMessage
     reason: str | None
     at: datetime
+    generation: int
 
     @property
     def queue(self) -> Queue:
@@ -46,9 +50,10 @@ class Outcome:
 
 @dataclass(slots=True)
 class Lane:
-    """One queue's messages: `messages[done:]` are still to be handed out."""
+    """One queue's messages while it is held once: `messages[done:]` are still to be handed out."""
 
     queue: Queue
+    generation: int  # a queue that was lost and taken again has another one
     position: int  # after all its messages
     messages: list[ConsumedMessage] = field(default_factory=list)
     done: int = 0
@@ -63,12 +68,17 @@ class Lane:
         done = self.done  # a thread counts on meanwhile
         return self.messages[done].queue_offset if done < len(self.messages) else self.position
 
+    def note(self, message: ConsumedMessage, reason: str | None) -> None:
+        """Notes what became of a message."""
+        self.outcomes.append(Outcome(message, reason, _now(), self.generation))
+
 
 @dataclass(slots=True)
 class Retried:
-    """A message that comes again, out of its queue's order."""
+    """A message that comes again, out of its queue's order. `generation`: as of an Outcome."""
 
     message: ConsumedMessage
+    generation: int
     outcomes: deque[Outcome] = field(default_factory=deque)
 
 
@@ -127,7 +137,7 @@ class ListenerThreads:
                 self._work_through(task)
             else:
                 (reason,) = call_listener(self._listener, [task.message])
-                task.outcomes.append(Outcome(task.message, reason, _now()))
+                task.outcomes.append(Outcome(task.message, reason, _now(), task.generation))
             self._finished.put(task)
 
     def _work_through(self, lane: Lane) -> None:
@@ -144,18 +154,18 @@ class ListenerThreads:
                 first = next(index for index, reason in enumerate(reasons) if reason)
                 for message in batch[:first]:
                     if message.reconsume_times:
-                        lane.outcomes.append(Outcome(message, None, _now()))
+                        lane.note(message, None)
 
                 lane.done += first
                 lane.blocked_until = datetime.max.replace(tzinfo=timezone.utc)
                 # Last: what is settled of it changes the lane's first message.
-                lane.outcomes.append(Outcome(batch[first], reasons[first], _now()))
+                lane.note(batch[first], reasons[first])
                 return
 
             # A refusal is there before the lane's position passes it.
             for message, reason in zip(batch, reasons, strict=True):
                 if reason or message.reconsume_times:
-                    lane.outcomes.append(Outcome(message, reason, _now()))
+                    lane.note(message, reason)
             lane.done += len(batch)
 
             if time.monotonic() >= until:

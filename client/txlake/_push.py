@@ -60,6 +60,7 @@ class PushRun:
         self._is_stopped = is_stopped
 
         self._lanes: dict[Queue, Lane] = {}
+        self._dropped: list[Lane] = []  # of lost queues, with messages in a thread's hand
         self._due: dict[Place, tuple[Retry, ConsumedMessage]] = {}  # read, and not handed out
         self._retrying: dict[Place, Retried] = {}
         self._unsettled: list[Outcome] = []
@@ -82,7 +83,6 @@ class PushRun:
             self._end()
             # After an error as much as can be: the rest comes again.
             with nullcontext() if is_sound else suppress(TxlakeError):
-                self._follow_assignment()
                 self._settle()
 
     def _turn(self) -> None:
@@ -109,9 +109,9 @@ class PushRun:
                 self._queues.keep()  # a slow listener keeps its queues
 
         self._take_back(0.0)
+        self._follow_assignment()
         for lane in self._lanes.values():  # what was not handed out is polled again
-            if lane.queue in self._queues.buffers.positions():
-                self._queues.seek(lane.queue, lane.committable())
+            self._queues.seek(lane.queue, lane.committable())
 
     def _take_back(self, wait_s: float) -> None:
         """Takes back what threads have finished; waits for some of it."""
@@ -124,24 +124,23 @@ class PushRun:
     def _follow_assignment(self) -> None:
         """Makes lanes for new queues, drops those of lost ones, ends those that are to go."""
         self._queues.take_lost()
-        positions = self._queues.buffers.positions()
-        leaving = self._queues.leaving()
+        self._drop_lost()
 
-        for queue in [queue for queue in self._lanes if queue not in positions]:
-            self._lanes.pop(queue).is_ending = True
-
+        in_hand = {lane.queue for lane in self._dropped}
+        generations = self._queues.ownership.generations()
         new = {
-            queue: Lane(queue, position, settled=position)
-            for queue, position in positions.items()
-            if queue not in self._lanes
+            queue: Lane(queue, generations[queue], position, settled=position)
+            for queue, position in self._queues.buffers.positions().items()
+            if queue in generations and queue not in self._lanes and queue not in in_hand
         }
         if new:
             self._lanes |= new
             self._retries.look_again()
 
+        leaving = self._queues.leaving()
         for queue in leaving:
-            lane = self._lanes[queue]
-            if not lane.is_busy and queue not in self._retrying_queues():
+            lane = self._lanes.get(queue)
+            if lane and not lane.is_busy and queue not in self._retrying_queues():
                 # Messages in hand that nobody has begun go with the queue.
                 self._queues.seek(queue, lane.committable())
                 lane.position = lane.committable()
@@ -149,6 +148,21 @@ class PushRun:
                 self._settle_at = 0.0
         for queue, lane in self._lanes.items():
             lane.is_ending = queue in leaving
+
+    def _drop_lost(self) -> None:
+        """Drops the lanes of queues that are lost, or were lost and are taken again.
+
+        Meanwhile another consumer, or an operator, can have moved the group on.
+        """
+        positions = self._queues.buffers.positions()
+        generations = self._queues.ownership.generations()
+
+        for queue, lane in list(self._lanes.items()):
+            if queue not in positions or lane.generation != generations.get(queue):
+                lane.is_ending = True
+                self._dropped.append(self._lanes.pop(queue))
+
+        self._dropped = [lane for lane in self._dropped if lane.is_busy]
 
     def _retrying_queues(self) -> set[Queue]:
         """Returns the queues of the retries that are handed out, or not written down yet."""
@@ -224,7 +238,8 @@ class PushRun:
             if self._retries.row(*place) != row or not self._is_retried_here(row):
                 continue
 
-            retried = Retried(message._replace(reconsume_times=row.retries))
+            message = message._replace(reconsume_times=row.retries)
+            retried = Retried(message, self._lanes[row.queue].generation)
             self._retrying[place] = retried
             self._threads.put(retried)
             free -= 1
@@ -336,10 +351,11 @@ class PushRun:
     def _write_down(self) -> None:
         """Writes what was given up, then all that was refused, and what retries have done."""
         # What was refused of a queue that is lost comes to its new owner.
+        generations = self._queues.ownership.generations()
         outcomes = [
             outcome
             for outcome in self._unsettled
-            if outcome.reason is None or outcome.queue in self._lanes
+            if outcome.reason is None or generations.get(outcome.queue) == outcome.generation
         ]
         if not outcomes:
             return
@@ -372,9 +388,8 @@ class PushRun:
 
     def _attempt(self, outcome: Outcome) -> Attempt:
         message = outcome.message
-        generation = self._queues.ownership.generations().get(outcome.queue, 0)
         return Attempt(
-            outcome.queue, message.queue_offset, message.reconsume_times, generation,
+            outcome.queue, message.queue_offset, message.reconsume_times, outcome.generation,
             outcome.reason, outcome.at,
         )  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.support.group_member import read_seen
 from tests.support.lake_factory import LakeFactory
 from tests.support.suspended_member import Mode, is_suspended, suspended_member
 from tests.support.wait import wait_until
+from txlake import Consumer
 from txlake._consumer_offsets import Commit, ConsumerOffsets
 
 QUEUES = 4
@@ -95,6 +97,46 @@ def test_a_member_that_was_suspended_beyond_its_session_commits_nothing_late(
         successor.pid: set(read_seen(second / "journal")),
     }
     check_commits(history(orders), journals)
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_a_listener_goes_on_where_the_group_stands_when_it_gets_its_queue_back(
+    orders: LakeFactory, tmp_path: Path, is_reset: bool
+) -> None:
+    """Nobody has the queue any more: it is lost, and taken again, in one look."""
+    orders.deliver("orders", {0: 40})
+    folder = tmp_path / "sleeper"
+
+    with suspended_member(
+        orders.path, "run", folder, session_timeout_ms=SESSION_MS, suspends_at=3
+    ) as sleeper:
+        wait_until(lambda: is_suspended(sleeper), "the suspension")
+        in_hand = read_seen(folder / "journal")
+        time.sleep(1.2 * SESSION_MS / 1_000)
+
+        with Consumer(orders.path, "points", ["orders"], session_timeout_ms=SESSION_MS) as other:
+            if is_reset:
+                other.seek("orders", 0, 40)
+            else:
+                poll_until(other, 39)
+            other.commit()
+
+        sleeper.send_signal(signal.SIGCONT)
+        orders.deliver("orders", {0: 5})
+        wait_until(lambda: (0, 44) in read_seen(folder / "journal"), "what came last")
+        sleeper.send_signal(signal.SIGTERM)
+        assert sleeper.wait(60) == 0
+
+    later = read_seen(folder / "journal")[len(in_hand) :]
+    assert later == [(0, offset) for offset in range(40, 45)]
+    committed = [row["queue_offset"] or 0 for row in history(orders) if row["queue_id"] == 0]
+    assert committed == sorted(committed) and committed[-1] == 45
+
+
+def poll_until(consumer: Consumer, offset: int) -> None:
+    """Poll queue 0 up to an offset."""
+    while not any(message.queue_offset == offset for message in consumer.poll(1.0)):
+        pass
 
 
 def check_commits(rows: list[dict[str, Any]], journals: dict[int, set[tuple[int, int]]]) -> None:
