@@ -151,6 +151,7 @@ class CheckAnswerer:
             {
                 "session.timeout.ms": self._options.check_session_timeout_ms,
                 "message.max.bytes": self._batch_bytes_max,
+                "receive.message.max.bytes": protocol.RECEIVED_BYTES_MAX,
                 **self._settings,
                 "group.id": self._topic,
                 "auto.offset.reset": "earliest",

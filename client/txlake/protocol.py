@@ -185,6 +185,9 @@ FRAMING_BYTES_MAX: Final = 65_536
 _TOPIC_BYTES_MAX = 1_048_588  # Kafka's default of max.message.bytes: no topic of ours takes less
 # The largest limit allowed: librdkafka's largest message.max.bytes without what Kafka adds.
 MESSAGE_BYTES_LARGEST: Final = 1_000_000_000 - FRAMING_BYTES_MAX
+# The most bytes that librdkafka takes at once, and that it unpacks zstd to: its largest. By default
+# it gives up a batch of 65 MB, which can be 3 KB in Kafka, and reads nothing behind it.
+RECEIVED_BYTES_MAX: Final = 2_147_483_647
 MESSAGES_MAX: Final = 1000
 PROPERTIES_BYTES_MAX: Final = 32_767  # RocketMQ stores the length of the properties in 16 bits
 

@@ -82,6 +82,7 @@ def client_config(
     Its own log lines are hidden, or at debug level in ours, when the client is polled.
     """
     return {
+        "receive.message.max.bytes": p.RECEIVED_BYTES_MAX,
         **client,
         "bootstrap.servers": bootstrap_servers,
         "log_level": _INFO if log.isEnabledFor(logging.DEBUG) else _EMERGENCY,

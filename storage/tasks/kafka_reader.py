@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from storage.schemas import HEADERS
 from storage.wire.decode import KAFKA
-from txlake.protocol import INSTANT_MS_MAX
+from txlake.protocol import INSTANT_MS_MAX, RECEIVED_BYTES_MAX
 
 # What is fetched at once can be unpacked to a thousand times its bytes, and more.
 FETCH_BYTES: Final = 16 * 1024
@@ -97,6 +97,7 @@ class KafkaSource:
         """Returns the settings of a consumer that reads given offsets and commits none."""
         return {
             "log_level": 0,
+            "receive.message.max.bytes": RECEIVED_BYTES_MAX,
             **self.client,
             "bootstrap.servers": self.bootstrap_servers,
             "group.id": "txlake-landing",  # librdkafka asks for one; nothing joins it

@@ -124,6 +124,31 @@ def test_records_are_as_they_were_written(
     ]
 
 
+@pytest.mark.parametrize("codec", ["zstd", "lz4", "gzip"])
+def test_a_batch_that_unpacks_to_a_hundred_megabytes_is_read(
+    broker: Broker, source: KafkaSource, unique: Unique, codec: str
+) -> None:
+    """Each record is below the usual limit, and together they have some kilobytes in Kafka."""
+    topic = unique("unpacked")
+    make_topic(broker, topic)
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "compression.type": codec,
+            "message.max.bytes": 900_000_000,
+            "batch.size": 800_000_000,
+            "linger.ms": 60_000,
+            "queue.buffering.max.kbytes": 900_000,
+        }
+    )
+    for _ in range(110):
+        producer.produce(topic, bytes(990_000))
+    assert producer.flush(60) == 0
+
+    read = offsets_of(read_records(source, [RecordRange(topic, 0, 0, 110)]))
+    assert read == list(range(110))
+
+
 def test_one_consumer_is_kept_from_one_landing_to_the_next(
     broker: Broker, source: KafkaSource, unique: Unique
 ) -> None:
