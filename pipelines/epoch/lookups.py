@@ -22,7 +22,6 @@ from checker.frames_ops.columns import filter_rows
 from checker.frames_ops.sql import run
 from checker.rules.presence import is_there
 from pipelines.epoch.batch import Batch
-from storage.files.messages import offset_filter
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
 from storage.rows import to_frame
@@ -73,7 +72,9 @@ def build_inputs(batch: Batch, lake: Lake, state: State, plan: Plan, limits: Wir
 
     set_ids = lookups.sets_to_look_up(state, inputs, half_ends, ended)
     if set_ids:
-        of_sets = _ended_halves(lake, pc.field("transaction_id").isin(set_ids), plan.epoch)
+        is_of_set = pc.field("transaction_id").isin(set_ids)
+        halves = lake.read("half", _HALF_COLUMNS, (pc.field("epoch") < plan.epoch) & is_of_set)
+        of_sets = _with_ends(lake, halves, plan.epoch)
         of_sets = filter_rows(of_sets, is_there(of_sets, state, half_ends))  # others may be deleted
         ended = run(
             "SELECT * FROM a UNION SELECT * FROM b WHERE tran_size IS NOT NULL",
@@ -111,15 +112,7 @@ def find_ended_halves(lake: Lake, named: pa.Table, epoch: int) -> pa.Table:
     if named.num_rows == 0:
         return ENDED.empty_table()
 
-    candidates = _ended_halves(lake, offset_filter(named), epoch)
-    return run(
-        """
-        SELECT c.* FROM candidates c SEMI JOIN named n
-          ON c.queue_id = n.queue_id AND c.queue_offset = n.queue_offset
-        """,
-        candidates=candidates,
-        named=named,
-    ).cast(ENDED)
+    return _with_ends(lake, lake.read_named("half", named, _HALF_COLUMNS, epoch), epoch)
 
 
 _ENDED = """
@@ -129,18 +122,17 @@ SELECT h.queue_id, h.queue_offset, h.producer_group, h.transaction_id, h.tran_si
   o.cause, o.op_queue_offset, coalesce(o.arm, 0)::INTEGER AS arm
 FROM halves h
 LEFT JOIN outcomes o ON h.queue_id = o.queue_id AND h.queue_offset = o.queue_offset
+  AND o.outcome <> 'DISCARDED'
 WHERE h.error IS NOT NULL OR o.outcome IS NOT NULL
 """
 
 
-def _ended_halves(lake: Lake, where: pc.Expression, epoch: int) -> pa.Table:
-    is_earlier = pc.field("epoch") < epoch
-    halves = lake.read("half", _HALF_COLUMNS, is_earlier & where)
+def _with_ends(lake: Lake, halves: pa.Table, epoch: int) -> pa.Table:
+    """Returns those of earlier halves that have ended, or that cannot be read. Output: ENDED."""
     if halves.num_rows == 0:
         return ENDED.empty_table()
 
-    is_end = pc.field("outcome") != "DISCARDED"
-    outcomes = lake.read("outcomes", _OUTCOME_COLUMNS, is_earlier & offset_filter(halves) & is_end)
+    outcomes = lake.read_named("outcomes", halves, _OUTCOME_COLUMNS, epoch)
     return run(_ENDED, halves=halves, outcomes=outcomes).cast(ENDED)
 
 
@@ -166,11 +158,8 @@ def find_undeliverable(lake: Lake, commands: pa.Table, catalog: pa.Table, epoch:
 
     key = {"half_queue_id": "queue_id", "half_queue_offset": "queue_offset"}
     halves = rows.select(list(key)).rename_columns(key)
-    is_delivered = pc.field("action") == "DELIVERED"
-    delivered = lake.read(
-        "deliveries",
-        ["source", "queue_id", "queue_offset"],
-        is_earlier & is_delivered & offset_filter(halves),
+    delivered = lake.read_named(
+        "deliveries", halves, ["source", "queue_id", "queue_offset", "action"], epoch
     )
 
     return run(
@@ -180,6 +169,7 @@ def find_undeliverable(lake: Lake, commands: pa.Table, catalog: pa.Table, epoch:
           r.producer_group
         FROM rows r ANTI JOIN delivered d ON r.source = d.source
           AND r.half_queue_id = d.queue_id AND r.half_queue_offset = d.queue_offset
+          AND d.action = 'DELIVERED'
         """,
         rows=rows,
         delivered=delivered,

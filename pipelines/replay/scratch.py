@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from pipelines.replay.source import HEAVY, Source
+from storage.files.messages import read_named
 from storage.lake.buffered import BufferedLake
 from storage.lake.table import LakeTable
 from storage.rows import to_rows
@@ -59,6 +60,20 @@ class ScratchLake(BufferedLake):
         with self._source.lake.translating_read_errors(table):
             earlier = self._source.dataset(table).to_table(columns=names, filter=before)
         return pa.concat_tables([earlier, super().read(table, columns, where).cast(earlier.schema)])
+
+    def read_named(
+        self, table: str, keys: pa.Table, columns: Sequence[str], before_epoch: int
+    ) -> pa.Table:
+        """Returns rows by their keys: decided by the replay, and before it began."""
+        if table in _INPUT or self._first_epoch == 1:
+            return super().read_named(table, keys, columns, before_epoch)
+
+        with self._source.lake.translating_read_errors(table):
+            earlier = read_named(
+                self._source, table, keys, columns, min(before_epoch, self._first_epoch)
+            )
+        decided = super().read_named(table, keys, columns, before_epoch)
+        return pa.concat_tables([earlier, decided.cast(earlier.schema)])
 
     def append_stream(self, table: str, pieces: Iterable[pa.Table], epoch: int) -> None:
         """Hands large messages to `on_stream`, and keeps them without their bodies."""

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from storage.files.row_groups import Bounds, FooterCache, Int64Array, KeyFilter, pruned
-from storage.schemas import row_keys
+from storage.schemas import TABLES, row_keys
 from txlake._offset_windows import OffsetWindows
 
 _ROWS_AT_ONCE = 4_096  # at most: a body can have some megabytes
@@ -70,6 +70,28 @@ def read_messages(
     if len(remaining):
         candidates = pruned(dataset, where, KeyFilter(remaining), footers)
         yield from _read(candidates, remaining, columns, before_epoch)
+
+
+def read_named(
+    lake: Tables,
+    table: str,
+    keys: pa.Table,
+    columns: Sequence[str],
+    before_epoch: int,
+    footers: FooterCache | None = None,
+) -> pa.Table:
+    """Returns the named rows of earlier epochs, without bodies: as `read_messages`, in one frame.
+
+    However far the keys stand apart, only rows with one of them are in memory.
+    """
+    names = list(dict.fromkeys([*columns, "epoch"]))
+    batches = list(read_messages(lake, table, keys, names, before_epoch, footers=footers))
+    if not batches:
+        return TABLES[table].empty_table().select(list(columns))
+
+    rows = pa.Table.from_batches(batches)
+    rows.validate(full=True)  # else text that is not UTF-8 would be found much later
+    return rows.select(list(columns))
 
 
 def _read(

@@ -28,6 +28,7 @@ from deltalake.exceptions import DeltaError
 from storage.errors import LakeError
 from storage.files.data_files import GROUP_ROWS, DataFile, new_name, require_visible, write_file
 from storage.files.location import LakeLocation, lake_location
+from storage.files.messages import read_named
 from storage.files.order import in_file_order, table_kind
 from storage.files.row_groups import FooterCache
 from storage.files.small_file_cache import SmallFileCache
@@ -193,6 +194,16 @@ class Lake:
             )
             rows.validate(full=True)  # else text that is not UTF-8 would be found much later
             return rows
+
+    def read_named(
+        self, table: str, keys: pa.Table, columns: Sequence[str], before_epoch: int
+    ) -> pa.Table:
+        """Reads the rows of earlier epochs that have one of these row keys.
+
+        Input: `keys`: queue_id, queue_offset, which `columns` include.
+        """
+        with self.translating_read_errors(table):
+            return read_named(self, table, keys, columns, before_epoch, self.opened)
 
     def max_value(self, table: str, column: str) -> Any:
         """Returns the largest value of a column by the statistics of the log, without reading."""
