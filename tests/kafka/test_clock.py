@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from pipelines.epoch.clock import EpochClock
 from pipelines.epoch.own_pings import OwnPings
@@ -16,7 +17,9 @@ from pipelines.job import driver_loop
 from pipelines.job.clock_skew import ClockSkewCheck
 from pipelines.kafka_client.admin import KafkaAdmin
 from pipelines.local_broker.broker import Broker
+from tests.support.epoch_harness import EpochHarness
 from tests.support.job import Job, running, settings_for
+from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter
 from tests.support.transactions import commit, wait_for_bodies, wait_for_the_end
 
@@ -116,3 +119,34 @@ def test_a_lake_that_is_ahead_of_both_clocks_is_named_with_what_that_means(
     assert line.startswith("lake_ahead: the lake is ")
     assert "ahead of the clocks" in line
     assert "no half is asked about or given up" in line
+
+
+def test_an_idle_job_lands_its_pings_before_kafka_deletes_them(
+    broker: Broker, tmp_path: Path, unique: Unique
+) -> None:
+    settings = settings_for(broker, tmp_path / "lake", unique("idle"))
+    admin = settings.kafka.admin_topic, 0
+    clock = EpochClock()
+
+    with EpochHarness(None, settings) as harness:
+        harness.start()
+        commit(KafkaWriter(settings), "first")
+        harness.run(clock.now_ms())
+
+        pings = ClockSkewCheck(settings, harness.owner, clock, is_tolerant=False)
+        plans = []
+        for _ in range(14):
+            pings.compare(harness.epochs.own_pings)
+            plans.append(harness.run(clock.now_ms()))
+        landed = harness.epochs.progress.landed()[admin]
+        assert [number for number, plan in enumerate(plans, 1) if plan] == [6, 12]
+
+        kept = TopicPartition(*admin, landed)
+        client = admin_client(broker.bootstrap_servers)
+        client.delete_records([kept])[kept].result(60)
+        commit(KafkaWriter(settings), "second")
+        assert harness.run(clock.now_ms())
+
+    with EpochHarness(None, settings, owner="the next one") as harness:
+        harness.start()
+        assert harness.epochs.start_offsets()[admin] == landed + 2
