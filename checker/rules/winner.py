@@ -47,21 +47,37 @@ WITH ranked AS (
 rollbacks AS (
   FROM ranked WHERE rank = 1 AND decision = 'ROLLBACK' AND NOT is_complete
 ),
-behind AS (
-  -- An operation of smaller offset that names a half still to come could end this set.
-  SELECT DISTINCT r.queue_id, r.unit_offset
-  FROM rollbacks r
-  JOIN waiting w ON w.queue_id = r.queue_id AND w.producer_group = r.set_producer_group
-    AND w.op_queue_offset < r.op_queue_offset
-  LEFT JOIN decided d ON w.queue_id = d.queue_id AND w.op_queue_offset = d.op_queue_offset
-    AND r.set_name = d.set_name
+possible AS (
+  FROM waiting w
   WHERE w.decision <> 'UNKNOWN'
     AND w.is_signed IS DISTINCT FROM false
     AND NOT ($require_transaction_id AND w.transaction_id IS NULL AND w.cause <> 'operator')
-    AND NOT ($reject_after_immunity AND w.cause = 'operation'
-             AND coalesce(w.stored_at > r.set_deadline_at, false))
-    AND (w.transaction_id IS NULL OR w.transaction_id = r.set_transaction_id)
-    AND d.queue_id IS NULL
+),
+before AS (
+  -- Two joins: the id is a key of the first. Most have one, and a group's would be compared with
+  -- all others of it.
+  SELECT r.queue_id, r.unit_offset, r.set_name, r.set_deadline_at, w.op_queue_offset, w.cause,
+    w.stored_at
+  FROM rollbacks r
+  JOIN possible w ON w.queue_id = r.queue_id AND w.producer_group = r.set_producer_group
+    AND w.transaction_id = r.set_transaction_id AND w.op_queue_offset < r.op_queue_offset
+  UNION ALL
+  SELECT r.queue_id, r.unit_offset, r.set_name, r.set_deadline_at, w.op_queue_offset, w.cause,
+    w.stored_at
+  FROM rollbacks r
+  JOIN (FROM possible WHERE transaction_id IS NULL) w
+    ON w.queue_id = r.queue_id AND w.producer_group = r.set_producer_group
+    AND w.op_queue_offset < r.op_queue_offset
+),
+behind AS (
+  -- An operation of smaller offset that names a half still to come could end this set.
+  SELECT DISTINCT b.queue_id, b.unit_offset
+  FROM before b
+  LEFT JOIN decided d ON b.queue_id = d.queue_id AND b.op_queue_offset = d.op_queue_offset
+    AND b.set_name = d.set_name
+  WHERE d.queue_id IS NULL
+    AND NOT ($reject_after_immunity AND b.cause = 'operation'
+             AND coalesce(b.stored_at > b.set_deadline_at, false))
 ),
 first AS (
   SELECT r.queue_id, r.unit_offset, r.decision AS first_decision,

@@ -108,7 +108,7 @@ class KafkaCheckSender:
         self._producer = Producer(
             {
                 **producer_config(bootstrap_servers, client, message_bytes_max),
-                "linger.ms": 5,
+                "linger.ms": min(5, ask_timeout_ms - 1),  # librdkafka wants it below the time-out
                 "message.timeout.ms": ask_timeout_ms,
                 "queue.buffering.max.messages": 200_000,
                 "queue.buffering.max.kbytes": max(_WAITING_KIB, 2 * message_bytes_max // 1024),

@@ -24,7 +24,7 @@ class EpochClock:
         self.start()
 
     def start(self) -> None:
-        """Reads the wall clock, as the constructor does; a standby does it when it is elected."""
+        """Reads the wall clock, as the constructor does: whoever is elected does it."""
         self._started_at = self._wall()
         self._started = self._monotonic()
 

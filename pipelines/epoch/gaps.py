@@ -35,8 +35,9 @@ class Gap:
         return (
             f"{self.topic} partition {self.partition}: no record at "
             f"{counted(self.count, 'offset')} from {self.first} to {self.last}, more than the "
-            "markers of Kafka's transactions explain: Kafka has deleted records before they were "
-            "landed, and they are lost; look at cleanup.policy of the topic, past and present"
+            "markers of Kafka's transactions explain, unless several producers had one open when "
+            "the epoch before ended: else Kafka has deleted records before they were landed, and "
+            "they are lost; look at cleanup.policy of the topic, past and present"
         )
 
 
@@ -73,7 +74,7 @@ def _gap(topic: str, partition: int, offsets: range, landed: Any) -> Gap | None:
 
     Two markers can stand side by side where two transactions ended, so their sum counts: up to any
     offset there are at most as many markers as records, and one for a transaction of the epoch
-    before.
+    before. Several producers can have had one open then; what is deleted looks the same.
     """
     missing = np.setdiff1d(np.arange(offsets.start, offsets.stop), landed, assume_unique=True)
     records_before = missing - offsets.start - np.arange(len(missing))

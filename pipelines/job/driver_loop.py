@@ -218,8 +218,9 @@ class DriverLoop:
         """Begins a term: acquires the lock, and reads the lake anew."""
         if self._options.is_standby:
             self._lock.take_over()
-            if self._leadership.term == 0:
-                self._clock.start()  # it can have waited for days
+        # A standby can have waited for days, and a machine can have slept before it was elected
+        # again: the monotonic clock does not count that. `epoch_at` never goes back anyway.
+        self._clock.start()
 
         self._lake.reset()  # another driver can have written it meanwhile
         self._mark = None

@@ -118,12 +118,11 @@ class RefusedRetention:
 
     def _delete_letters(self, lake: Lake, before_ms: int, slack_ms: int) -> Iterator[StepResult]:
         """Deletes the dead letters that are old, and the files that were replaced for it."""
-        ages = read_letter_ages(lake)
-        if not ages:
+        if not lake.is_table(DEAD_LETTERS):
             return
 
         until = {}
-        for row in ages:
+        for row in read_letter_ages(lake):
             until_ms = min(before_ms, row["held_at"] or before_ms)
             if row["oldest_at"] + slack_ms < until_ms:
                 until[row["consumer_group"]] = instant(until_ms)

@@ -44,12 +44,16 @@ class FileBuffer:
             self._write(table)
 
     def write(self) -> Files:
-        """Writes all rows that wait, and finishes the files, one a table."""
-        for table in list(self._rows):
-            self._write(table)
+        """Writes all rows that wait, and finishes the files, one a table.
 
-        files = {table: [writer.close()] for table, writer in self._open.items()}
-        self._open.clear()
+        One after the other: a process may have fewer files open than an epoch has topics.
+        """
+        files: Files = {}
+        for table in dict.fromkeys([*self._open, *self._rows]):
+            if table in self._rows:
+                self._write(table)
+            files[table] = [self._open.pop(table).close()]
+
         self.bytes = 0
         return files
 

@@ -5,7 +5,8 @@ Source: docs/protocol/rules.md "Sets".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -252,3 +253,29 @@ def test_sets_are_ranked_beside_what_waits_and_not_beside_all_operations(
     told = Result([member(0, 2), member(1, 2), commit(0), half("alone"), commit(2), commit(9)])
     assert told.halves() == {0: "COMMITTED", 1: "COMMITTED", 2: "COMMITTED"}
     assert waiting == [1]  # the COMMIT of offset 9, which is not there yet
+
+
+def test_rollbacks_of_sets_meet_only_what_waits_for_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a group's sets would be compared with all of its operations that wait."""
+    largest: list[int] = []
+
+    def explaining(text: str, values: dict[str, Any], **frames: pa.Table) -> pa.Table:
+        plan = sql.run(f"EXPLAIN (ANALYZE, FORMAT JSON) {text}", values, **frames)
+        largest.append(max(_cardinalities(json.loads(plan["explain_value"][0].as_py()))))
+        return sql.run(text, values, **frames)
+
+    monkeypatch.setattr("checker.rules.winner.run", explaining)
+    sets = [member(0, 2, f"set{number}") for number in range(60)]
+    early = [commit(1_000 + number, transaction_ids=[f"other{number}"]) for number in range(60)]
+    told = Result([*sets, *early, *(rollback(offset) for offset in range(60))])
+    assert set(told.halves().values()) == {"ROLLED_BACK"}
+    assert max(largest) < 10 * 60
+
+
+def _cardinalities(node: dict[str, Any]) -> Iterator[int]:
+    """Return how many rows each operator of a plan gave."""
+    yield node.get("operator_cardinality", 0)
+    for child in node["children"]:
+        yield from _cardinalities(child)

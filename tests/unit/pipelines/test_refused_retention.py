@@ -116,6 +116,20 @@ def test_what_was_dead_for_too_long_is_dropped_by_the_job_which_says_so(
     assert read_dropped(Lake(job.lake.path), None, None) == []
 
 
+def test_the_files_of_the_last_letters_are_deleted_too(job: InMemoryJob) -> None:
+    late_ms = newest_ms(job) + 2 * RETENTION_MS
+    expire(job, late_ms)
+    expire(job, late_ms)
+    assert letters(job) == []
+
+    uri = job.lake.table_path("consumer_dead_letters")
+    kept = {"delta.deletedFileRetentionDuration": "interval 1 millisecond"}
+    DeltaTable(uri).alter.set_table_properties(kept)
+    assert list(Path(uri).glob("*.parquet")) != []
+    expire(job, late_ms, is_full=True)
+    assert list(Path(uri).glob("*.parquet")) == []
+
+
 def problems(job: InMemoryJob) -> set[str]:
     status = json.loads(said("status", "--lake", job.lake.path, "-o", "json"))
     return {problem["name"] for problem in status["problems"]}

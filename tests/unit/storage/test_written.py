@@ -6,6 +6,7 @@ import gc
 import itertools
 import json
 import random
+import resource
 import sys
 from pathlib import Path
 
@@ -76,6 +77,25 @@ def test_each_table_has_a_file_and_new_ones_after_they_were_written(location: La
         }
     assert len(list(Path(location.path).glob("half/*.parquet"))) == 2
     assert waiting.write() == {}
+
+
+def test_an_epoch_may_have_more_topics_than_the_process_may_have_files(tmp_path: Path) -> None:
+    tables = [f"topics/{number}" for number in range(1, 201)]
+    for table in tables:
+        (tmp_path / table).mkdir(parents=True)
+
+    waiting = FileBuffer(LakeLocation(str(tmp_path)), 1)
+    for table in tables:
+        waiting.add(table, halves(0, 1))
+
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    open_now = len(list(Path("/proc/self/fd").iterdir()))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_now + 50, limits[1]))
+    try:
+        written = waiting.write()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert list(written) == tables
 
 
 @pytest.mark.parametrize(
