@@ -28,6 +28,7 @@ from pipelines.replay.compare import DIFFERENCES, Difference
 from pipelines.replay.epochs import RecordedAsker, ReplayedEpochs
 from pipelines.replay.scratch import LOOKED_UP, ScratchLake
 from pipelines.replay.source import ROW_ORDER, Chunk, ProgressCallback, Source
+from storage.errors import LakeError
 from storage.files.location import LakeLocation
 from storage.files.messages import offset_filter
 from storage.lake.aging import require_replayable
@@ -237,16 +238,22 @@ def verify(
     lake.lake_id()
 
     newest = require_recorded(lake).last
+    last = 0
     if newest is not None:
+        last = min(last_epoch or newest.epoch, newest.epoch)
         first_epoch = newest.floor.first_epoch if first_epoch == 1 else first_epoch
         require_replayable(lake, newest.floor, first_epoch)
+        if first_epoch > last:
+            raise LakeError(
+                f"nothing to run again: of {lake.path} epochs {newest.floor.first_epoch} to "
+                f"{newest.epoch} can be"
+            )
 
     source = Source(lake)
-    last = min(last_epoch or newest.epoch, newest.epoch) if newest else 0
     comparison = Comparison(source, _tables_of_topics(lake.read("catalog")))
     count = 0
 
-    if newest is not None and first_epoch <= last:
+    if newest is not None:
         report = source.progress_reporter(first_epoch, last, progress)
         with tempfile.TemporaryDirectory(prefix="txlake-replay-") as folder:
             scratch = ScratchLake(folder, source, first_epoch, comparison.stream)

@@ -9,7 +9,7 @@ The lake keeps files that are replaced meanwhile for `[maintenance] file_retenti
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
@@ -79,8 +79,10 @@ class _Copy:
         lake_id = self._lake.lake_id()
         self._require_free(lake_id)
 
-        # 1. The epoch, and with it the version of each table.
+        # 1. The epoch, and with it the version of each table. The logs are read at once: their
+        # entries go sooner than the data files that they name.
         pinned = pin(self._lake)
+        logs = {table.name: self._read_log(table) for table in pinned.tables}
         files = list(_data_files(pinned))
 
         # 2. The data files. A log of an interrupted run can name others.
@@ -91,13 +93,13 @@ class _Copy:
         # 3. The logs, and a look at all tables, as at the start of a job.
         *tables, last = pinned.tables
         for table in tables:
-            self._copy_log(table)
+            self._write_log(table.name, logs[table.name])
         self._require_whole([table.name for table in tables if table.name in pinned.own_tables])
 
         # 4. The log that makes it a lake.
         if self._target.is_local:
             os.sync()
-        self._copy_log(last)
+        self._write_log(last.name, logs[last.name])
         self._files.delete_file(_MARK)
 
         return Backup(
@@ -120,13 +122,24 @@ class _Copy:
         if not names:
             return
 
-        if Lake(self._target).is_table("lake"):
+        if self._is_lake():
             raise LakeError(f"{target} is a lake already: a backup needs a place of its own")
         if _MARK not in names or self._mark() != lake_id:
             raise LakeError(
                 f"{target} holds files that are no unfinished backup of this lake: name an empty "
                 "place"
             )
+
+    def _is_lake(self) -> bool:
+        """Returns whether the target is a lake; what was interrupted in its last log is none."""
+        copy = Lake(self._target)
+        if not copy.is_table("lake"):
+            return False
+        try:
+            copy.lake_id()
+        except LakeError:
+            return bool(self._files.get_file_info(_MARK).type != pa_fs.FileType.File)
+        return True
 
     def _mark(self) -> str:
         with self._files.open_input_stream(_MARK) as stream:
@@ -199,10 +212,21 @@ class _Copy:
                 size += len(chunk)
         return size
 
-    def _copy_log(self, table: PinnedTable) -> None:
-        """Copies the log of a version, the newest entry last."""
-        for name in table.log:
-            self._copy_file(f"{table.name}/_delta_log", name)
+    def _read_log(self, table: PinnedTable) -> dict[str, bytes]:
+        """Returns the log of a version, the newest entry last."""
+        log = {}
+        with self._lake.translating_read_errors(table.name):
+            folder = self._lake.location.reading(f"{table.name}/_delta_log")
+            for name in table.log:
+                with folder.open_input_stream(name) as stream:
+                    log[name] = bytes(stream.read())
+        return log
+
+    def _write_log(self, table: str, log: Mapping[str, bytes]) -> None:
+        """Writes the log of a version in the order of its entries."""
+        for name, entry in log.items():
+            with self._files.open_output_stream(f"{table}/_delta_log/{name}") as sink:
+                sink.write(entry)
 
     def _require_whole(self, tables: Sequence[str]) -> None:
         copy = Lake(self._target)

@@ -14,6 +14,7 @@ from typing import Final
 
 import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from storage.errors import LakeError
 from storage.lake.lake import Lake
@@ -120,7 +121,13 @@ def _pin_table(lake: Lake, lake_id: str, table: str, transaction: int) -> Pinned
 
     if int(handle.transaction_version(app_id) or 0) > transaction:
         for at in range(version, -1, -1):
-            committed = _transaction(lake, table, at, app_id)
+            try:
+                committed = _transaction(lake, table, at, app_id)
+            except ChangedError:  # the entry is cut, and a checkpoint above it tells
+                if _reached(lake, table, version, app_id) > transaction:
+                    raise
+                break
+
             if committed is not None and committed <= transaction:
                 break
             if committed is not None:
@@ -142,6 +149,16 @@ def _transaction(lake: Lake, table: str, version: int, app_id: str) -> int | Non
     return next(
         (int(txn["version"]) for txn in identifiers if txn and txn["appId"] == app_id), None
     )
+
+
+def _reached(lake: Lake, table: str, version: int, app_id: str) -> int:
+    """Returns the lake's newest transaction in a version of a table. Errors: ChangedError."""
+    options = lake.location.storage_options
+    try:
+        handle = DeltaTable(lake.table_path(table), version=version, storage_options=options)
+    except DeltaError as error:
+        raise _is_cut(lake, table, version) from error
+    return int(handle.transaction_version(app_id) or 0)
 
 
 def _at(lake: Lake, table: str, version: int, handle: DeltaTable | None) -> PinnedTable:

@@ -55,6 +55,10 @@ _MEMORY_MIN_MB = 1_000
 # scope as tables, where every invariant would plan their views anew. On a lake of 14 epochs with a
 # floor a check takes 1.2 s of processor with them, 1.9 s without.
 _FEW_ROWS = 5_000
+_FLOORS = """
+SELECT e.epoch, s.floor_epoch, s.floor_deleted FROM all_epochs e
+JOIN parameter_sets s ON e.parameters_id = s.id WHERE e.state = 'planned'
+"""
 _ROW_COUNT = "SELECT sum(estimated_size) FROM duckdb_tables()"
 
 # Counts of what the lake holds.
@@ -152,6 +156,7 @@ def _check_all(lake: Lake, first_epoch: int, last_epoch: int, memory: int) -> Re
             connection.execute("PRAGMA disable_optimizer")
 
         last = min(last_epoch, committed)
+        _require_undeleted(connection, lake, last, committed)
         base = make_frames(connection, last, has_few_rows)
         first_epoch = max(first_epoch, base + 1) if base else first_epoch
 
@@ -167,6 +172,24 @@ def _check_all(lake: Lake, first_epoch: int, last_epoch: int, memory: int) -> Re
             findings=tuple(
                 _check(connection, invariant, first_epoch, last_epoch) for invariant in invariants
             ),
+        )
+
+
+def _require_undeleted(
+    connection: duckdb.DuckDBPyConnection, lake: Lake, last: int, committed: int
+) -> None:
+    """Checks that a lake as of its epoch `last` is there: later floors delete more rows.
+
+    Errors: LakeError.
+    """
+    floors = connection.execute(_FLOORS).fetchall()
+    floor_of = {epoch: (floor, deleted) for epoch, floor, deleted in floors}
+    floor, deleted = floor_of.get(committed, (0, 0))
+
+    if last in floor_of and floor_of[last][0] < deleted:
+        raise LakeError(
+            f"{lake.path} as of epoch {last} cannot be checked: rows that landed up to epoch "
+            f"{deleted} are deleted; --epochs can end at {floor} or later"
         )
 
 

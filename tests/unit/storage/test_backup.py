@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow.compute as pc
 import pytest
@@ -203,7 +205,7 @@ def test_an_interrupted_backup_is_no_lake_and_goes_on(
     monkeypatch.setattr(copy._Copy, "_copy_file", stop_sometimes)
     interrupted = 0
     while True:
-        remaining = 25 * (interrupted + 1)
+        remaining = 10 * (interrupted + 1)
         try:
             result = back_up(Lake(job.lake.path), target)
             break
@@ -219,6 +221,67 @@ def test_an_interrupted_backup_is_no_lake_and_goes_on(
     assert result.copied_files < result.files
     require_sound(tmp_path / "copy")
     assert not (tmp_path / "copy" / copy._MARK).exists()
+
+
+def test_a_backup_that_was_interrupted_in_its_last_log_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = run_job(tmp_path / "lake")
+    target = lake_location(str(tmp_path / "copy"))
+    write_log = copy._Copy._write_log
+
+    def stop_in_the_last(self: copy._Copy, table: str, log: Mapping[str, bytes]) -> None:
+        if table != "lake":
+            write_log(self, table, log)
+            return
+        write_log(self, table, dict([next(iter(log.items()))]))
+        raise InterruptedError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(copy._Copy, "_write_log", stop_in_the_last)
+        with pytest.raises(InterruptedError):
+            back_up(Lake(job.lake.path), target)
+
+    back_up(Lake(job.lake.path), target)
+    require_sound(tmp_path / "copy")
+
+    # A lake stays as it is, whatever mark it has.
+    (tmp_path / "copy" / copy._MARK).write_text(job.lake.lake_id())
+    with pytest.raises(LakeError, match="is a lake already"):
+        back_up(Lake(job.lake.path), target)
+
+
+def test_logs_that_are_cut_while_files_are_copied_are_in_the_backup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = run_job(tmp_path / "lake")
+    before = rows_in(tmp_path / "lake")
+    copy_all = copy._Copy._copy_all
+
+    def copy_slowly(self: copy._Copy, *arguments: Any) -> None:
+        copy_all(self, *arguments)
+        one_epoch(job)
+        run_round(tmp_path / "lake", replace(KEPT, log_retention_ms=0))
+
+    monkeypatch.setattr(copy._Copy, "_copy_all", copy_slowly)
+    back_up(Lake(job.lake.path), lake_location(str(tmp_path / "copy")))
+    require_sound(tmp_path / "copy")
+    assert rows_in(tmp_path / "copy") == before
+
+
+def test_an_epoch_that_is_half_written_is_left_out_though_its_logs_were_cut_before(
+    tmp_path: Path,
+) -> None:
+    job = run_job(tmp_path / "lake")
+    run_round(tmp_path / "lake", replace(KEPT, log_retention_ms=0))
+    job.lake.reset()
+    before = rows_in(tmp_path / "lake")
+    job.end(COMMIT, job.half("later"))
+    job.run(commit=False)
+
+    back_up(Lake(job.lake.path), lake_location(str(tmp_path / "copy")))
+    require_sound(tmp_path / "copy")
+    assert rows_in(tmp_path / "copy") == before
 
 
 def test_a_place_where_something_is_stays_as_it_is(tmp_path: Path) -> None:

@@ -218,6 +218,21 @@ def test_what_lies_below_the_floor_is_refused_with_a_sentence_that_names_it(
         refused = CliRunner().invoke(main, ["replay", "--lake", job.lake.path, *words])
         assert refused.exit_code == 1
         assert named in refused.output
+
+    first, newest = job.floor.first_epoch, job.epoch
+    nothing = f"nothing to run again: of {job.lake.path} epochs {first} to {newest} can be"
+    for epochs in ("1-5", f"{newest + 1}-99"):
+        refused = CliRunner().invoke(
+            main, ["replay", "--lake", job.lake.path, "--verify", "--epochs", epochs]
+        )
+        assert (refused.exit_code, nothing in refused.output) == (1, True)
+
+    check = ["verify", "--lake", job.lake.path, "--epochs"]
+    assert CliRunner().invoke(main, [*check, f"1-{job.floor.epoch}"]).exit_code == 0
+    refused = CliRunner().invoke(main, [*check, f"1-{job.floor.epoch - 1}"])
+    named = f"up to epoch {job.floor.deleted} are deleted; --epochs can end at {job.floor.epoch} "
+    assert (refused.exit_code, named in refused.output) == (1, True)
+
     there = {places_of(row) for row in job.lake.read("half").to_pylist()}
     below = {(queue, n) for queue, end in job.floor.offsets.items() for n in range(end)}
     queue, offset = min(below - there)
