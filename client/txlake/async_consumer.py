@@ -35,7 +35,12 @@ class AsyncConsumer:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="txlake-async")
 
     async def __aenter__(self) -> AsyncConsumer:
-        self._consumer = await self._call(self._open)
+        try:
+            await self._call(self._open_consumer)
+        except BaseException:  # cancelled: the thread goes on, and would keep the queues
+            self._executor.submit(self._close_consumer)
+            self._executor.shutdown(wait=False)
+            raise
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
@@ -112,8 +117,7 @@ class AsyncConsumer:
 
     async def close(self) -> None:
         """Gives the queues back."""
-        if self._consumer is not None:
-            await self._call(self._consumer.close)
+        await self._call(self._close_consumer)
         self._executor.shutdown(wait=False)
 
     @property
@@ -122,6 +126,13 @@ class AsyncConsumer:
         if self._consumer is None:
             raise RuntimeError("use `async with AsyncConsumer(...) as consumer`")
         return self._consumer
+
+    def _open_consumer(self) -> None:
+        self._consumer = self._open()
+
+    def _close_consumer(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
 
     async def _give_back(self) -> None:
         """Goes back to before messages that a cancelled poll() has taken and not returned.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -99,8 +100,9 @@ class BulkOptions:
         ]
 
         if is_written:
+            deadline = time.monotonic() + writing.wait_s
             for row, preview in zip(rows, previews, strict=True):
-                row["result"] = writing.result(preview, row["offset"])
+                row["result"] = writing.result(preview, row["offset"], deadline)
 
         if writing.output == "json":
             print_json(rows)

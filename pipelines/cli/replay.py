@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -100,7 +102,7 @@ def replay(
             target = lake_location(into, store)
             rebuilt = rebuild(location, target, one_batch, epochs[1], identity, meter)
         else:
-            answer = run_what_if(location, dict(map(_parse_override, changes)), progress=meter)
+            answer = run_what_if(location, _parse_overrides(changes), progress=meter)
 
     if is_verify:
         _print_verified(verified, output)
@@ -123,11 +125,26 @@ def _identity(location: LakeLocation, settings: Settings) -> Identity:
         return identity_from_kafka(settings)
 
 
+_FLAGS = {"true": True, "false": False}
+
+
 def _parse_override(text: str) -> tuple[str, Any]:
     key, _, value = text.partition("=")
     if not (key and value):
         raise click.BadParameter(f"{text!r}: KEY=VALUE is allowed, as in check_max=5")
-    return key, int(value) if value.lstrip("-").isdecimal() else value
+    if value in _FLAGS:
+        return key, _FLAGS[value]
+    return key, int(value) if re.fullmatch("-?[0-9]{1,18}", value) else value
+
+
+def _parse_overrides(texts: Sequence[str]) -> dict[str, Any]:
+    """Returns the parameters of --what-if. Errors: click.BadParameter, also for one named twice."""
+    changes = [_parse_override(text) for text in texts]
+    names = [name for name, _ in changes]
+    for name in names:
+        if names.count(name) > 1:
+            raise click.BadParameter(f"{name} is named twice")
+    return dict(changes)
 
 
 def register_with_spark_submit() -> None:

@@ -7,6 +7,7 @@ and waits for the job's result.
 from __future__ import annotations
 
 import getpass
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -98,7 +99,7 @@ class WriteOptions:
         offset = result = None
         if not self.dry_run:
             offset = self.send(preview)
-            result = self.result(preview, offset)
+            result = self.result(preview, offset, time.monotonic() + self.wait_s)
 
         self._print(preview, offset, result)
 
@@ -120,11 +121,16 @@ class WriteOptions:
             self.settings.kafka, preview.record, preview.cluster_id, self.settings.security
         )
 
-    def result(self, preview: Preview, offset: int) -> str | None:
-        """Returns the job's result of a written record; None if it did not come in time."""
+    def result(self, preview: Preview, offset: int, deadline: float) -> str | None:
+        """Returns the job's result of a written record; None if it did not come in time.
+
+        Input: `deadline`: monotonic s; a result that is there is returned behind it, too.
+        """
         from pipelines.operate import records
 
-        return records.wait_for_result(self.lake, preview.record, offset, self.wait_s)
+        if self.wait_s <= 0:
+            return None
+        return records.wait_for_result(self.lake, preview.record, offset, deadline)
 
     def _print(self, preview: Preview, offset: int | None, result: str | None) -> None:
         record = preview.record

@@ -245,14 +245,7 @@ def _decision(unit: Unit, row: Row) -> Decision:
 
 
 def _rule(unit: Unit, row: Row) -> Rule:
-    earlier = [
-        other
-        for other in unit.outcomes
-        if other["epoch"] < row["epoch"]
-        and other["outcome"] == row["outcome"]
-        and (other["arm"], other["op_queue_offset"]) == (row["arm"], row["op_queue_offset"])
-        and other["queue_offset"] != row["queue_offset"]
-    ]
+    earlier = unit.is_ended_before(row)
 
     if earlier and row["outcome"] == ROLLED_BACK and row["cause"] != "duplicate_in_set":
         return rule_texts.AFTER_ROLLBACK

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from checker.frames import DISCARDED
 from pipelines.explain.rows import LakeRows, Row, set_key
@@ -168,9 +169,34 @@ class Unit:
 
     def age_from_at(self, arm: int) -> int:
         """Returns from when its age counts in an arm: after a re-arm `epoch_at` of its epoch."""
-        recorded = self.of(self.lake_rows.pending)  # the oldest first
-        of_arm = [row["age_from_at"] for row in recorded if row["arm"] == arm]
-        return int(of_arm[0] if of_arm else self.messages[0]["stored_at"])
+        return self._ages_from.get(arm, int(self.messages[0]["stored_at"]))
+
+    @cached_property
+    def _ages_from(self) -> dict[int, int]:
+        """Returns from when its age counts by arm, as the oldest row of each has it."""
+        ages: dict[int, int] = {}
+        for row in self.of(self.lake_rows.pending):
+            if row["age_from_at"] is not None:  # else it left
+                ages.setdefault(row["arm"], int(row["age_from_at"]))
+        return ages
+
+    def is_ended_before(self, row: Row) -> bool:
+        """Returns whether an earlier epoch ended another half of it in the same way."""
+        first = self._first_epochs.get(_way(row), row["epoch"])
+        return bool(first < row["epoch"])
+
+    @cached_property
+    def _first_epochs(self) -> dict[tuple[Any, ...], int]:
+        """Returns the first epoch of each way in which its halves ended."""
+        epochs: dict[tuple[Any, ...], int] = {}
+        for row in self.outcomes:  # the oldest epoch first
+            epochs.setdefault(_way(row), int(row["epoch"]))
+        return epochs
+
+
+def _way(row: Row) -> tuple[Any, ...]:
+    """Returns how a half ended: by which operation, in which arm."""
+    return row["outcome"], row["arm"], row["op_queue_offset"]
 
 
 def _offsets_of(body: bytes | None) -> set[int]:

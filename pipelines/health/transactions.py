@@ -189,7 +189,13 @@ def list_stored(lake: Lake, filters: Filters, limit: int | None = None) -> tuple
             is_chosen = has_value if is_chosen is None else is_chosen & has_value
     stored = read_rows(lake, HALF, _PLACE, until, is_chosen)
 
+    # The record of a half that was re-armed since can be of an earlier epoch.
     state = state_of(lake)
+    rearmed = _rearmed(lake, state, filters.since_at, first, is_chosen)
+    if rearmed.num_rows:
+        stored = pa.concat_tables([stored, rearmed])
+        until = {"epoch": (0, epoch)}
+
     times = {"since_at": filters.since_at, "until_at": filters.until_at}
     chosen = run(_STORED, times, halves=stored, state=state)
 
@@ -214,6 +220,26 @@ def count_of_group(lake: Lake, group: str) -> int:
     is_of_group = pc.field("producer_group") == group
     rows = read_rows(lake, HALF, ["epoch"], {"epoch": (0, epoch)}, is_of_group)
     return int(rows.num_rows)
+
+
+def _rearmed(
+    lake: Lake, state: pa.Table, since_at: int | None, first: int, is_chosen: pc.Expression | None
+) -> pa.Table:
+    """Returns the places of halves that were re-armed since, and stored before epoch `first`."""
+    if since_at is not None:
+        is_since = (pc.field("arm") > 0) & (pc.field("stored_at") >= since_at)
+        state = state.filter(is_since)
+    if since_at is None or state.num_rows == 0:
+        return pa.schema([lake.schema(HALF).field(name) for name in _PLACE]).empty_table()
+
+    bounds: Bounds = {"epoch": (0, first - 1), "queue_offset": _offsets(state)}
+    records = read_rows(lake, HALF, _PLACE, bounds, is_chosen)
+    return run(
+        "SELECT r.* FROM records r SEMI JOIN state s "
+        "ON r.queue_id = s.queue_id AND r.queue_offset = s.queue_offset",
+        records=records,
+        state=state,
+    ).cast(records.schema)
 
 
 def _epoch_at(lake: Lake, at_ms: int) -> int:

@@ -118,18 +118,16 @@ def write(
     return int(message.offset())
 
 
-def wait_for_result(lake: Lake, record: Record, offset: int, wait_s: float) -> str | None:
-    """Returns the result of a written record; None when time is up.
+def wait_for_result(lake: Lake, record: Record, offset: int, deadline: float) -> str | None:
+    """Returns the result of a written record; None when time is up. Input: monotonic s.
 
     A command has a result; an operation an outcome, the reason of its conflict, or `waits`.
     """
-    deadline = time.monotonic() + wait_s
-    while wait_s > 0:
+    while True:
         result = result_of(lake, record, offset)
         if result is not None or time.monotonic() >= deadline:
             return result
         time.sleep(_POLL_S)
-    return None
 
 
 def result_of(lake: Lake, record: Record, offset: int) -> str | None:

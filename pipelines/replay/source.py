@@ -20,6 +20,7 @@ from storage.wire.record_kinds import ADMIN, HALF, KINDS, SCHEDULE
 
 # The size of a chunk, which is decided, and then written or compared, at once.
 CHUNK_RECORDS = 200_000
+_EPOCH_RECORDS = 100  # as many an epoch counts for at least: its plan has 8 KB
 CHUNK_BYTES = 96 * 1024 * 1024
 ROW_ORDER = ("epoch", "queue_id", "queue_offset")
 HEAVY = ("body", "properties", "raw_headers", "raw_key")
@@ -198,12 +199,13 @@ def _groups(epochs: Iterator[Recorded]) -> Iterator[list[Recorded]]:
     count = 0
 
     for recorded in epochs:
-        if group and count + recorded.record_count > CHUNK_RECORDS:
+        size = max(recorded.record_count, _EPOCH_RECORDS)
+        if group and count + size > CHUNK_RECORDS:
             yield group
             group = []
             count = 0
         group.append(recorded)
-        count += recorded.record_count
+        count += size
 
     if group:
         yield group

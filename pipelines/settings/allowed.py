@@ -6,6 +6,7 @@ the words of the sentence that refuses a value.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from txlake.protocol import FOREVER, matches
@@ -13,6 +14,7 @@ from txlake.protocol import FOREVER, matches
 LONG_MAX = 2**63 - 1
 # 31,700 years: longer than any real span, and an instant so far ahead still fits a column.
 SPAN_MS_MAX = 10**15
+_HOST = re.compile(r"[\w.-]+|\[[0-9A-Fa-f:.%]+\]", re.ASCII)
 
 
 def _limits(low: int, high: int) -> str:
@@ -59,3 +61,15 @@ def one_of(*values: str) -> dict[str, Any]:
 def not_empty() -> dict[str, Any]:
     """A text that is not empty."""
     return {"is_allowed": bool, "allowed": "text that is not empty"}
+
+
+def are_servers(text: str) -> bool:
+    """Returns whether a text is a list of Kafka's servers: host:port, comma separated."""
+    return all(_is_server(server.strip()) for server in text.split(","))
+
+
+def _is_server(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    is_port = bool(re.fullmatch("[0-9]{1,5}", port)) and 0 < int(port) < 65_536
+
+    return is_port and _HOST.fullmatch(host) is not None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pipelines.amounts import parse_instant
-from pipelines.settings.allowed import one_of, whole
+from pipelines.settings.allowed import are_servers, one_of, whole
 from pipelines.settings.errors import SettingsError, section_of
 from pipelines.settings.library_options import CLIENT, library_options
 from txlake.protocol import TOPIC_PATTERN, matches
@@ -21,16 +21,22 @@ _INT_MAX = 2**31 - 1
 
 
 def _is_begin(value: Any) -> bool:
+    if not isinstance(value, str):  # a date of TOML, without quotes
+        return False
     return value in (EARLIEST, LATEST) or begin_at(value) is not None
 
 
-def begin_at(value: Any) -> dt.datetime | None:
+def begin_at(value: str) -> dt.datetime | None:
     """Returns the instant in a text, or None if it has none, or one without a time zone."""
     try:
-        at = parse_instant(str(value))
+        at = parse_instant(value)
     except ValueError:
         return None
     return at if at.tzinfo is not None else None
+
+
+def _are_servers_or_none(value: Any) -> bool:
+    return value == "" or (isinstance(value, str) and are_servers(value))
 
 
 def _are_topics(value: Any) -> bool:
@@ -68,7 +74,7 @@ class PublisherSettings:
     )
     bootstrap_servers: str = field(
         default="",
-        metadata={"is_allowed": lambda v: isinstance(v, str), "allowed": "host:port, or ''"},
+        metadata={"is_allowed": _are_servers_or_none, "allowed": "host:port, or ''"},
     )
     begin: str = field(
         default=EARLIEST,

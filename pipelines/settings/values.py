@@ -5,13 +5,13 @@ The sections and keys are an interface.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
 from checker.frames import Parameters
 from pipelines.settings.allowed import (
     LONG_MAX,
     SPAN_MS_MAX,
+    are_servers,
     name,
     not_empty,
     one_of,
@@ -32,18 +32,6 @@ _DAY_MS = 86_400_000
 # A hundred years: how far ahead a message can be due. From any present the instant fits a column,
 # which ends in 2262.
 _DELAY_DAYS_MAX = 36_500
-_HOST = re.compile(r"[\w.-]+|\[[0-9A-Fa-f:.%]+\]", re.ASCII)
-
-
-def _are_servers(text: str) -> bool:
-    return all(_is_server(server.strip()) for server in text.split(","))
-
-
-def _is_server(text: str) -> bool:
-    host, _, port = text.rpartition(":")
-    is_port = bool(re.fullmatch("[0-9]{1,5}", port)) and 0 < int(port) < 65_536
-
-    return is_port and _HOST.fullmatch(host) is not None
 
 
 @dataclass(frozen=True)
@@ -68,7 +56,7 @@ class KafkaSettings:
     """The address of Kafka, and the names of our topics."""
 
     bootstrap_servers: str = field(
-        metadata={"is_allowed": _are_servers, "allowed": "host:port, comma separated,"}
+        metadata={"is_allowed": are_servers, "allowed": "host:port, comma separated,"}
     )
     half_topic: str = field(default=p.HALF_TOPIC, metadata=name(p.TOPIC_PATTERN))
     op_topic: str = field(default=p.OP_TOPIC, metadata=name(p.TOPIC_PATTERN))

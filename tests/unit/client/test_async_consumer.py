@@ -88,6 +88,31 @@ def test_a_poll_that_is_cancelled_as_it_ends_loses_nothing(orders: LakeFactory) 
     asyncio.run(main())
 
 
+def test_an_opening_that_is_cancelled_keeps_no_queue(
+    orders: LakeFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders.deliver("orders", {0: 5})
+    go_on = threading.Event()
+
+    def open_slowly(*arguments: Any) -> Consumer:
+        consumer = Consumer(*arguments)
+        go_on.wait(60)
+        return consumer
+
+    async def main() -> None:
+        opening = AsyncConsumer(orders.path, "points", ["orders"])
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(opening.__aenter__(), 0.1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("txlake.async_consumer.Consumer", open_slowly)
+        asyncio.run(main())
+    go_on.set()
+
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        assert len(consumer.poll(10.0)) == 5
+
+
 def test_of_two_tasks_one_gets_a_message_and_a_commit_waits_for_the_poll(
     orders: LakeFactory,
 ) -> None:

@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 
 from pipelines.health.consumers import read_lags, read_unread
 from pipelines.health.topics import read_topics
+from pipelines.health.transactions import Filters, list_stored
 from pipelines.operate.consumers import plan_reset, write_reset
 from pipelines.output import ago, print_records, printable, size
 from storage.lake import integrity
@@ -78,6 +79,22 @@ def test_a_list_says_whether_and_where_a_message_was_delivered(job: InMemoryJob)
     assert found["gone"]["delivery"] == "cancelled"
     told = said("tx", "explain", f"0-{odd}", "--lake", job.lake.path)
     assert told.splitlines()[0].endswith(": COMMITTED, undeliverable")
+
+
+def test_a_half_that_was_resumed_counts_as_stored_then(job: InMemoryJob) -> None:
+    def listed(topic: str | None = None) -> list[tuple[str, str]]:
+        found, count = list_stored(job.lake, Filters(since_at=job.at - 3_600_000, topic=topic))
+        assert count == len(found)
+        return [(row["transaction_id"], row["status"]) for row in found]
+
+    job.run(2 * 3_600_000)
+    assert listed() == []
+
+    job.command(RESUME, "half:0-3")
+    job.half("new")
+    job.run(1_000)
+    assert listed() == [("new", "PENDING"), ("lost", "PENDING")]
+    assert listed("others") == []
 
 
 def test_topics_are_listed_with_what_they_hold_and_keep(job: InMemoryJob, conf: str) -> None:

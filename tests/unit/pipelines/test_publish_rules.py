@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -222,6 +223,9 @@ JOB = {"lake": {"path": "l"}, "kafka": {"bootstrap_servers": "h:1", "client": {"
         ({"topics": "orders"}, "topics = 'orders': a list of topics' names is allowed"),
         ({"topics": ["a b"]}, "topics = ['a b']: a list of topics' names is allowed"),
         ({"destination": "orders"}, "destination = 'orders': the name of a Kafka topic with"),
+        ({"begin": dt.datetime(2026, 1, 31, tzinfo=dt.timezone.utc)}, "or an instant like"),
+        ({"bootstrap_servers": "kafka2:99999"}, "bootstrap_servers = 'kafka2:99999': host:port"),
+        ({"bootstrap_servers": "http://kafka2"}, "host:port, or '' is allowed"),
         ({"begin": "yesterday"}, "begin = 'yesterday': 'earliest', 'latest' or an instant like"),
         ({"begin": "2026-01-31T08:00:00"}, "begin = '2026-01-31T08:00:00': 'earliest'"),
         ({"key": "tags"}, "key = 'tags': 'keys' or 'none' is allowed"),

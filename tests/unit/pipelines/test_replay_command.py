@@ -116,6 +116,13 @@ class TestCommand:
             (("--into", "x", "--one-batch", "--epochs", "1-2"), 2, "takes all that was landed"),
             (("--what-if", "check_max=1", "--epochs", "1-2"), 2, "the whole history"),
             (("--what-if", "check_max"), 2, "KEY=VALUE"),
+            (("--what-if", "check_max=--5"), 1, "check_max"),
+            (
+                ("--what-if", "check_max=5", "--what-if", "check_max=7"),
+                2,
+                "check_max is named twice",
+            ),
+            (("--what-if", "reject_after_immunity=yes"), 1, "true or false is allowed"),
             (("--what-if", "progress=1"), 1, "progress is unknown"),
         ],
     )
