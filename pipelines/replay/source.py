@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from storage.wire.record_kinds import ADMIN, HALF, KINDS, SCHEDULE
 
 # The size of a chunk, which is decided, and then written or compared, at once.
 CHUNK_RECORDS = 200_000
+_DATASET_S = 300.0
 _EPOCH_RECORDS = 100  # as many an epoch counts for at least: its plan has 8 KB
 CHUNK_BYTES = 96 * 1024 * 1024
 ROW_ORDER = ("epoch", "queue_id", "queue_offset")
@@ -61,17 +63,23 @@ class Chunk:
 
 
 class Source:
-    """A lake that is only read; rows that come after the start stay unseen."""
+    """A lake that is only read, epoch by epoch: later rows stay unseen."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
-        self._datasets: dict[str, ds.Dataset] = {}
+        self._datasets: dict[str, tuple[float, ds.Dataset]] = {}  # and until when it is used
 
     def dataset(self, table: str) -> ds.Dataset:
-        """Returns a table as it was at its first use here."""
-        if table not in self._datasets:
-            self._datasets[table] = self.lake.dataset(table)
-        return self._datasets[table]
+        """Returns a table as it is, or was some minutes ago.
+
+        A replay can take longer than `[maintenance] file_retention_ms`: files that the job merges
+        meanwhile are deleted then.
+        """
+        used_until, dataset = self._datasets.get(table, (0.0, None))
+        if dataset is None or time.monotonic() > used_until:
+            dataset = self.lake.dataset(table)
+            self._datasets[table] = time.monotonic() + _DATASET_S, dataset
+        return dataset
 
     def rows(
         self,

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from pipelines.replay import Verified, epochs, rebuild, source, verify
+from pipelines.replay.epochs import ReplayedEpochs
+from tests.support.aging_job import AgingJob
 from tests.support.epoch_harness import decided_rows_of
 from tests.support.lake_rows import LakeRows
 from tests.support.mutation import LAST
-from txlake.protocol import CHECK_MAX_TOPIC
+from txlake.protocol import CHECK_MAX_TOPIC, COMMIT
 
 TABLES = (
     "outcomes",
@@ -165,3 +167,30 @@ def test_messages_that_do_not_fit_into_memory_are_streamed_and_compared(
         ("topics/2", "extra", None),
         ("topics/3", "missing", None),
     }
+
+
+def test_files_that_the_job_merges_and_deletes_meanwhile_are_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a replay takes longer than file_retention_ms."""
+    job = AgingJob(tmp_path / "lake")
+    for number in range(30):
+        job.end(COMMIT, job.half(f"tx{number}"))
+        job.run(1)
+    epochs_run = 0
+    run_epoch = ReplayedEpochs.replay
+
+    def replay_beside_the_job(self: ReplayedEpochs, *arguments: Any, **options: Any) -> None:
+        nonlocal epochs_run
+        run_epoch(self, *arguments, **options)
+        epochs_run += 1
+        if epochs_run == 7:
+            job.maintain()
+
+    monkeypatch.setattr(source, "CHUNK_RECORDS", 600)
+    monkeypatch.setattr(source, "_DATASET_S", 0.0)
+    monkeypatch.setattr(ReplayedEpochs, "replay", replay_beside_the_job)
+    found = verify(job.lake.path)
+    assert found.is_equal
+    assert found.transactions == 30
+    assert job.maintained.merges > 0
