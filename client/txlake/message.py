@@ -205,6 +205,8 @@ def _checked_bytes(properties: Mapping[str, str]) -> int:
         raise _invalid_part(properties) from None
     if "" in properties or not protocol.RESERVED_HEADERS.isdisjoint(properties):
         raise _invalid_part(properties)
+    if any("\0" in name for name in properties):
+        raise _invalid_part(properties)
     return size
 
 
@@ -216,6 +218,8 @@ def _invalid_part(properties: Mapping[str, str]) -> MessageError:
     for name, value in properties.items():
         if not isinstance(name, str) or not name:
             return MessageError(f"properties: name {name!r}: text that is not empty is allowed")
+        if "\0" in name:  # "DELAY\0x" would be DELAY
+            return MessageError(f"properties: name {name!r}: librdkafka ends it at its NUL")
         _check_text("properties: name", name)
         _check_text(f"properties[{name!r}]", value)
 

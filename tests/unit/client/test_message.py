@@ -61,6 +61,7 @@ def test_these_messages_may_be_sent(fields: dict[str, Any]) -> None:
         ({"tags": "\ud800"}, "cannot be written as UTF-8"),
         ({"properties": {"PGROUP": "x"}}, r"\['PGROUP'\] are names of the protocol"),
         ({"properties": {"": "x"}}, "not empty"),
+        ({"properties": {"DELAY\0x": "5"}}, "librdkafka ends it at its NUL"),
         ({"properties": {5: "x"}}, "name 5"),
         ({"properties": {"a": None}}, r"properties\['a'\]: a str, not NoneType"),
         ({"properties": {"a": "\ud800"}}, "UTF-8"),
