@@ -63,9 +63,9 @@ class SqlInbox:
     def __init__(self, engine: sa.Engine, group: str, *, table: str = TABLE) -> None:
         if not protocol.matches(protocol.GROUP_PATTERN, group):
             raise ValueError(f"group {group!r}: {protocol.GROUP_PATTERN}")
-        given: object = engine
-        if not isinstance(given, sa.Engine):
-            kind = f"{type(given).__module__}.{type(given).__qualname__}"
+        argument: object = engine
+        if not isinstance(argument, sa.Engine):
+            kind = f"{type(argument).__module__}.{type(argument).__qualname__}"
             raise TypeError(f"engine: sqlalchemy.create_engine makes one, and this is a {kind}")
         if engine.dialect.name not in _INSERTS:
             raise ValueError(f"{engine.dialect.name}: {', '.join(sorted(_INSERTS))} are supported")

@@ -245,8 +245,8 @@ def verify(
         require_replayable(lake, newest.floor, first_epoch)
         if first_epoch > last:
             raise LakeError(
-                f"nothing to run again: of {lake.path} epochs {newest.floor.first_epoch} to "
-                f"{newest.epoch} can be"
+                f"nothing to run again: {lake.path} has epochs from {newest.floor.first_epoch} to "
+                f"{newest.epoch}"
             )
 
     source = Source(lake)

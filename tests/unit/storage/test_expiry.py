@@ -220,7 +220,7 @@ def test_what_lies_below_the_floor_is_refused_with_a_sentence_that_names_it(
         assert named in refused.output
 
     first, newest = job.floor.first_epoch, job.epoch
-    nothing = f"nothing to run again: of {job.lake.path} epochs {first} to {newest} can be"
+    nothing = f"nothing to run again: {job.lake.path} has epochs from {first} to {newest}"
     for epochs in ("1-5", f"{newest + 1}-99"):
         refused = CliRunner().invoke(
             main, ["replay", "--lake", job.lake.path, "--verify", "--epochs", epochs]
