@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pipelines.publish.retention import PublishedPositions
 
 _KAFKA_S = 30.0  # how long Kafka is asked what is published
-_COLUMNS = ("table", "files", "to merge", "into", "MB", "to delete")
+_COLUMNS = ("table", "files", "to merge", "into", "MB", "to delete", "old rows")
 
 
 @click.command()
@@ -75,13 +75,23 @@ def _estimate(writing: WriteOptions) -> None:
     for table in maintenance.tables():
         files, work = maintenance.estimate(table)
         mb = round(work.bytes_before / 1e6, 2)
-        rows.append([table, files, work.files_merged, work.merges, mb, work.files_deleted])
+        rows.append(
+            [
+                table,
+                files,
+                work.files_merged,
+                work.merges,
+                mb,
+                work.files_deleted,
+                work.rows_expired,
+            ]
+        )
 
     if writing.output == "json":
         print_json([dict(zip(_COLUMNS, row, strict=True)) for row in rows])
         return
 
-    rows_with_work = [row for row in rows if row[2] or row[5]]
+    rows_with_work = [row for row in rows if row[2] or row[5] or row[6]]
     if rows_with_work:
         print_rows(_COLUMNS, rows_with_work)
     click.echo(

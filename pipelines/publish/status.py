@@ -117,7 +117,10 @@ def find_publishers(
 
 
 def topic_rows(publishers: Iterable[PublisherStatus], now_ms: int) -> list[dict[str, Any]]:
-    """Returns the topics of publishers as rows. Output: COLUMNS; `published`, `lag`: messages."""
+    """Returns the topics of publishers as rows.
+
+    Output: COLUMNS; `published`: the sum of the queues' next offsets; `lag`: messages.
+    """
     return [
         {
             "publisher": publisher.publisher,

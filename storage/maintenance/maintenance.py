@@ -141,7 +141,13 @@ class Maintenance:
         files = files_of(self.lake, table)
         work = StepResult(files_deleted=len(self._stale(table)))
 
-        for merged in all_merges(files, self._merge_limits(table)):
+        remaining = list(files)
+        while old := self._expired_files(table, remaining):
+            work += StepResult(rows_expired=sum(file.row_count for file in old))
+            paths = {file.path for file in old}
+            remaining = [file for file in remaining if file.path not in paths]
+
+        for merged in all_merges(remaining, self._merge_limits(table)):
             work += StepResult(1, len(merged), sum(file.size_bytes for file in merged))
 
         return len(files), work
@@ -153,7 +159,7 @@ class Maintenance:
 
     def _expire(self, table: str) -> Iterator[StepResult]:
         """Deletes the files whose rows are old, some of them in each step."""
-        while files := self._expired_files(table):
+        while files := self._expired_files(table, files_of(self.lake, table)):
             self._before_deletion()
             marks = floors(self.lake, table, files) if table_kind(table) == "topics" else {}
             rows = delete(self.lake, table, files, marks)
@@ -161,9 +167,8 @@ class Maintenance:
             self._removed_at[table] = time.monotonic()
             yield StepResult(rows_expired=rows)
 
-    def _expired_files(self, table: str) -> Sequence[TableFile]:
-        """Returns the files to delete next."""
-        files = files_of(self.lake, table)
+    def _expired_files(self, table: str, files: Sequence[TableFile]) -> Sequence[TableFile]:
+        """Returns those of a table's files to delete next."""
         if table_kind(table) != "topics":
             return self._expiry.expired(table, self._expired_epoch, files)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 _NAME = re.compile(r"(?:.*/)?merged-(?P<level>[0-9]+)-")
@@ -125,10 +125,23 @@ def all_merges(files: Sequence[TableFile], limits: MergeLimits) -> Iterator[Sequ
 
         size = sum(file.size_bytes for file in chosen)
         rows = sum(file.row_count for file in chosen)
-        merged = TableFile(merged_name(chosen, False), size, rows, chosen[0].first_epoch)
+        merged = TableFile(
+            merged_name(chosen, False),
+            size,
+            rows,
+            chosen[0].first_epoch,
+            _latest(file.last_epoch for file in chosen),
+            _latest(file.last_ms for file in chosen),
+        )
 
         paths = {file.path for file in chosen}
         remaining = [*(file for file in remaining if file.path not in paths), merged]
+
+
+def _latest(values: Iterable[int | None]) -> int | None:
+    """Returns the largest value; None if one is not known."""
+    known = list(values)
+    return None if None in known else max(value for value in known if value is not None)
 
 
 def _by_level(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:

@@ -309,7 +309,7 @@ def test_a_dry_run_says_what_would_be_done_and_offline_does_it(job: InMemoryJob,
     for _ in run_epochs(job, 3):
         pass
     text = said("maintain", "--conf", conf, "--dry-run")
-    assert "table     files  to merge  into  MB    to delete\n" in text
+    assert "table     files  to merge  into  MB    to delete  old rows\n" in text
     assert "epochs    6      6         1" in text
     assert text.endswith("14 tables, 5 with something to do; nothing was changed\n")
     rows = json.loads(said("maintain", "--conf", conf, "--dry-run", "-o", "json"))
@@ -320,6 +320,7 @@ def test_a_dry_run_says_what_would_be_done_and_offline_does_it(job: InMemoryJob,
         "into": 1,
         "MB": 0.01,
         "to delete": 0,
+        "old rows": 0,
     }
     assert count_files(job) == 3
     done = json.loads(said("maintain", "--conf", conf, "--offline", "-o", "json"))

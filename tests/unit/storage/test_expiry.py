@@ -174,6 +174,20 @@ def test_what_stays_for_ever_keeps_no_younger_row_with_it(tmp_path: Path) -> Non
         assert (oldest.first_epoch, oldest.last_epoch) == (2, 2), table
 
 
+def test_an_estimate_names_the_rows_that_go_and_the_merges_of_what_stays(
+    aged: AgingJob, tmp_path: Path
+) -> None:
+    job = copy_of(aged, tmp_path / "lake")
+    maintenance = job.maintenance()
+    for table in maintenance.tables():
+        _, estimated = maintenance.estimate(table)
+        done = sum(maintenance.steps(table, is_full=True), StepResult())
+        for name in ("rows_expired", "merges", "files_merged"):
+            assert getattr(estimated, name) == getattr(done, name), (table, name)
+        job.maintained += done
+    assert job.maintained.rows_expired > 50 and job.maintained.merges > 0
+
+
 def test_a_driver_that_lost_the_lake_deletes_no_row(aged: AgingJob, tmp_path: Path) -> None:
     job = copy_of(aged, tmp_path / "lake")
     before = rows_in(Path(job.lake.path))
