@@ -21,7 +21,7 @@ from pipelines.settings.publish import read_publishers
 from pipelines.settings.secrets import secret_name, warn_if_others_can_read
 from pipelines.settings.security import read_security
 from pipelines.settings.values import Settings, TopicSettings
-from txlake.protocol import FOREVER, topics_error
+from txlake.protocol import FOREVER, is_own_topic, topics_error
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -176,6 +176,14 @@ def _check_together(settings: Settings, source: str) -> None:
     error_text = topics_error(list(kafka.topics().values()), kafka.check_topic_prefix)
     if error_text:
         raise SettingsError(f"{source}: [kafka] {error_text}")
+
+    for publisher in settings.publish.values():
+        topic = publisher.progress_topic
+        if is_own_topic(topic, kafka.topics().values(), kafka.check_topic_prefix):
+            raise SettingsError(
+                f"{source}: [publish.{publisher.name}] progress_topic = {topic!r} is a topic of "
+                "the job's own"
+            )
 
 
 def _bounds(settings: Settings) -> Iterator[_Bound]:

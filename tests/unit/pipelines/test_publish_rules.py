@@ -228,6 +228,8 @@ JOB = {"lake": {"path": "l"}, "kafka": {"bootstrap_servers": "h:1", "client": {"
         ({"bootstrap_servers": "http://kafka2"}, "host:port, or '' is allowed"),
         ({"begin": "yesterday"}, "begin = 'yesterday': 'earliest', 'latest' or an instant like"),
         ({"begin": "2026-01-31T08:00:00"}, "begin = '2026-01-31T08:00:00': 'earliest'"),
+        ({"progress_topic": "TXLAKE_ADMIN"}, "'TXLAKE_ADMIN' is a topic of the job's own"),
+        ({"progress_topic": "TRANS_CHECK_shop"}, "is a topic of the job's own"),
         ({"key": "tags"}, "key = 'tags': 'keys' or 'none' is allowed"),
         ({"transaction_timeout_ms": True}, "transaction_timeout_ms = True: a whole number 1000"),
         ({"client": {"acks": "0"}}, "[publish.main.client] acks is set by txlake"),
