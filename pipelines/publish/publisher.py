@@ -285,7 +285,7 @@ class Turn:
             moved = self._progress_at(cut)
             self._commit(moved)
         except RecordRefusedError as refused:
-            raise self._name_refused(cut, refused) from refused
+            raise self._name_refused(cut, messages, refused) from refused
         except (FencedError, KafkaAwayError):
             self._limit.count_failed(time.monotonic() - began_at, messages)
             raise
@@ -331,16 +331,24 @@ class Turn:
 
     # A record that is refused.
 
-    def _name_refused(self, cut: Mapping[Queue, int], refused: Exception) -> Exception:
+    def _name_refused(
+        self, cut: Mapping[Queue, int], messages: int, refused: Exception
+    ) -> Exception:
         """Returns the error that names the message that the destination does not take."""
         self._transactions.close()
-        finder = self._new_transactions(**EACH_ALONE)
+        self._transactions = finder = self._new_transactions(**EACH_ALONE)
         finder.init()
         for topic in self._topics.values():
             topic.seek()
-        refusal = finder.find_refused(self._addressed_records(cut))
-        finder.close()
 
+        began_at = time.monotonic()
+        try:
+            refusal = finder.find_refused(self._addressed_records(cut))
+        except (FencedError, KafkaAwayError):  # each alone, they took longer than Kafka allows
+            self._limit.count_failed(time.monotonic() - began_at, messages)
+            raise
+
+        finder.close()
         self._transactions = self._new_transactions()
         if refusal is None:
             return PublishError(

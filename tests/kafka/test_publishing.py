@@ -361,6 +361,39 @@ def test_a_refused_record_is_named_where_others_of_its_queue_stand_behind_it(mak
     assert publish_all(lake.settings()) == 3
 
 
+def test_a_refused_record_is_named_where_the_second_try_takes_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send_alone = Transactions._send_alone
+
+    def send_slowly(self: Transactions, *arguments: Any) -> None:
+        time.sleep(0.1)
+        send_alone(self, *arguments)
+
+    monkeypatch.setattr(Transactions, "_send_alone", send_slowly)
+    monkeypatch.setattr("pipelines.publish.process._FENCED_S", 0.1)
+    looks = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 100}
+    with Broker(tmp_path / "broker", properties=looks) as own:
+        lake = PublishedLake(
+            tmp_path / "lake",
+            own.bootstrap_servers,
+            "slow",
+            transaction_timeout_ms=1_000,
+            record_bytes_max=2_000,
+        )
+        lake.send(*orders(24, real_queue_id=1), {"body": b"x" * 5_000, "real_queue_id": 1})
+        (settings,) = lake.settings().publish.values()
+        names = lake.job.lake.lake_id(), settings.name
+
+        with (
+            pytest.raises(RefusedRecordError, match=r"half:0-12 .*queue 1, offset 12\)"),
+            PublisherThread(lake.settings()) as publisher,
+        ):
+            publisher.wait_until(
+                lambda: names in Destination(settings).progress().stops, "it has stopped"
+            )
+
+
 def test_another_lake_of_the_same_names_is_refused_until_somebody_says_how_it_goes_on(
     make: Make,
 ) -> None:
