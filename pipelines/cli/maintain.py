@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipelines.cli.option_types import Seconds
-from pipelines.cli.options import conf_option, output_option
+from pipelines.cli.options import conf_option, output_option, refuse_if
 from pipelines.cli.write_options import WriteOptions
 from pipelines.output import print_json, print_rows
 from txlake._counted import counted
@@ -51,6 +51,12 @@ def maintain(
 
     Small files are merged, the tables' logs shortened, files deleted that nothing needs any more.
     """
+    refuse_if(
+        {
+            "--reason, --actor and --wait-s go with a record: not with --offline": offline
+            and bool(reason or actor or wait_s)
+        }
+    )
     writing = WriteOptions(conf, actor, reason, dry_run, wait_s, output)
     if dry_run:
         _estimate(writing)

@@ -71,8 +71,11 @@ def rebuild(
     """
     source = lake if isinstance(lake, Lake) else Lake(lake)
     target = lake_location(into)
-    if target.path == source.path:
-        raise StartError(f"{source.path} cannot be rebuilt into itself: name another place")
+    if target.overlaps(source.location):
+        raise StartError(
+            f"{target.path} and the lake {source.path} lie in each other, and no lake can be "
+            "rebuilt into itself: name another place"
+        )
 
     below = below_floor(source)
     if one_batch:

@@ -115,7 +115,7 @@ class _Copy:
     def _require_free(self, lake_id: str) -> None:
         """Checks that the target is empty, or an unfinished backup of this lake."""
         source, target = self._lake.path, self._target.path
-        if f"{target}/".startswith(f"{source}/") or f"{source}/".startswith(f"{target}/"):
+        if self._target.overlaps(self._lake.location):
             raise LakeError(f"{target} and the lake {source} lie in each other: name another place")
 
         names = [info.base_name for info in _listed(self._files, "")]

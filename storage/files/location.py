@@ -43,6 +43,15 @@ class LakeLocation:
         """Returns whether it is a folder."""
         return not is_in_store(self.path)
 
+    def overlaps(self, other: LakeLocation) -> bool:
+        """Returns whether one of two places lies in the other, by whatever path."""
+        first, second = (
+            os.path.join(os.path.realpath(place.path) if place.is_local else place.path, "")
+            for place in (self, other)
+        )
+        is_inside = first.startswith(second) or second.startswith(first)
+        return self.is_local == other.is_local and is_inside
+
     @property
     def storage_options(self) -> dict[str, str] | None:
         """Returns the options for delta-rs."""

@@ -327,6 +327,8 @@ def test_a_dry_run_says_what_would_be_done_and_offline_does_it(job: InMemoryJob,
     assert (done["files_merged"], done["merges"]) == (18, 5)
     assert count_files(job) == 1
     assert "0 files of 0.0 MB became 0" in said("maintain", "--conf", conf, "--offline")
+    text = said("maintain", "--conf", conf, "--offline", "--reason", "x", code=2)
+    assert "--reason, --actor and --wait-s go with a record" in text
 
 
 def test_offline_keeps_what_is_not_published_while_kafka_is_away(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipelines.errors import StartError
 from pipelines.replay import Verified, epochs, rebuild, source, verify
 from pipelines.replay.epochs import ReplayedEpochs
 from tests.support.aging_job import AgingJob
@@ -194,3 +196,13 @@ def test_files_that_the_job_merges_and_deletes_meanwhile_are_not_missed(
     assert found.is_equal
     assert found.transactions == 30
     assert job.maintained.merges > 0
+
+
+@pytest.mark.parametrize("into", ["lake", "lake/half", "link/new", "."])
+def test_no_lake_is_rebuilt_into_itself(tmp_path: Path, sound_lake: Path, into: str) -> None:
+    shutil.copytree(sound_lake, tmp_path / "lake")
+    (tmp_path / "link").symlink_to(tmp_path / "lake")
+    before = sorted(map(str, tmp_path.rglob("*")))
+    with pytest.raises(StartError, match="lie in each other"):
+        rebuild(str(tmp_path / "lake"), str(tmp_path / into))
+    assert sorted(map(str, tmp_path.rglob("*"))) == before

@@ -287,6 +287,7 @@ def test_an_epoch_that_is_half_written_is_left_out_though_its_logs_were_cut_befo
 def test_a_place_where_something_is_stays_as_it_is(tmp_path: Path) -> None:
     lake = make_lake(tmp_path / "lake")
     other = make_lake(tmp_path / "other")
+    (tmp_path / "link").symlink_to(tmp_path / "lake")
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "mine").write_text("mine")
     (tmp_path / "unfinished").mkdir()
@@ -297,6 +298,7 @@ def test_a_place_where_something_is_stays_as_it_is(tmp_path: Path) -> None:
         ("files", "holds files that are no unfinished backup of this lake"),
         ("unfinished", "holds files that are no unfinished backup of this lake"),
         ("lake/inside", "lie in each other"),
+        ("link/inside", "lie in each other"),
         ("lake", "lie in each other"),
         (".", "lie in each other"),
     ):

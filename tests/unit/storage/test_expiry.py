@@ -228,7 +228,10 @@ def test_what_lies_below_the_floor_is_refused_with_a_sentence_that_names_it(
     job = copy_of(aged, tmp_path / "lake")
     job.maintain()
     named = f"is below the floor, epoch {job.floor.epoch}: "
-    for words in (["--verify", "--epochs", "2-5"], ["--into", str(tmp_path), "--epochs", "1-5"]):
+    for words in (
+        ["--verify", "--epochs", "2-5"],
+        ["--into", str(tmp_path / "new"), "--epochs", "1-5"],
+    ):
         refused = CliRunner().invoke(main, ["replay", "--lake", job.lake.path, *words])
         assert refused.exit_code == 1
         assert named in refused.output
