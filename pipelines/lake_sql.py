@@ -275,7 +275,7 @@ def _table(number: int) -> str:
 def union_all(queries: list[str]) -> str:
     """Returns the SQL of all rows of some queries.
 
-    It is a balanced tree: a chain of a thousand is too deep for DuckDB and for Spark.
+    It is a balanced tree: a chain of a thousand is too deep for DuckDB, and slow in Spark.
     """
     while len(queries) > 1:
         odd = queries[-1:] if len(queries) % 2 else []

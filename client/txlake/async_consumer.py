@@ -39,7 +39,6 @@ class AsyncConsumer:
             await self._call(self._open_consumer)
         except BaseException:  # cancelled: the thread goes on, and would keep the queues
             self._executor.submit(self._close_consumer)
-            self._executor.shutdown(wait=False)
             raise
         return self
 
@@ -117,7 +116,8 @@ class AsyncConsumer:
 
     async def close(self) -> None:
         """Gives the queues back."""
-        await self._call(self._close_consumer)
+        if self._consumer is not None:
+            await self._call(self._close_consumer)
         self._executor.shutdown(wait=False)
 
     @property
@@ -133,6 +133,7 @@ class AsyncConsumer:
     def _close_consumer(self) -> None:
         if self._consumer is not None:
             self._consumer.close()
+            self._consumer = None
 
     async def _give_back(self) -> None:
         """Goes back to before messages that a cancelled poll() has taken and not returned.

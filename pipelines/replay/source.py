@@ -21,7 +21,7 @@ from storage.wire.record_kinds import ADMIN, HALF, KINDS, SCHEDULE
 
 # The size of a chunk, which is decided, and then written or compared, at once.
 CHUNK_RECORDS = 200_000
-_DATASET_S = 300.0
+_DATASET_S = 300.0  # how long a table is read as it was; less than replaced files stay
 _EPOCH_RECORDS = 100  # as many an epoch counts for at least: its plan has 8 KB
 CHUNK_BYTES = 96 * 1024 * 1024
 ROW_ORDER = ("epoch", "queue_id", "queue_offset")

@@ -57,7 +57,8 @@ _MEMORY_MIN_MB = 1_000
 _FEW_ROWS = 5_000
 _FLOORS = """
 SELECT e.epoch, s.floor_epoch, s.floor_deleted FROM all_epochs e
-JOIN parameter_sets s ON e.parameters_id = s.id WHERE e.state = 'planned'
+JOIN parameter_sets s ON e.parameters_id = s.id
+WHERE e.state = 'planned' AND e.epoch IN (?, ?)
 """
 _ROW_COUNT = "SELECT sum(estimated_size) FROM duckdb_tables()"
 
@@ -182,7 +183,7 @@ def _require_undeleted(
 
     Errors: LakeError.
     """
-    floors = connection.execute(_FLOORS).fetchall()
+    floors = connection.execute(_FLOORS, [last, committed]).fetchall()
     floor_of = {epoch: (floor, deleted) for epoch, floor, deleted in floors}
     floor, deleted = floor_of.get(committed, (0, 0))
 

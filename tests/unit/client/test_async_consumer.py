@@ -103,6 +103,8 @@ def test_an_opening_that_is_cancelled_keeps_no_queue(
         opening = AsyncConsumer(orders.path, "points", ["orders"])
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(opening.__aenter__(), 0.1)
+        for _ in range(2):
+            await opening.close()
 
     with monkeypatch.context() as patch:
         patch.setattr("txlake.async_consumer.Consumer", open_slowly)
