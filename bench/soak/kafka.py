@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipelines.epoch.checks import KafkaCheckSender
-from pipelines.kafka_client.admin import Partition
+from pipelines.kafka_client.connection import Partition
 from storage.rows import instant
 from storage.wire.decode import KAFKA
 from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE

@@ -13,7 +13,8 @@ from pipelines.epoch.batch import Batch
 from pipelines.epoch.parameters import EpochSettings
 from pipelines.epoch.runner import EpochRunner
 from pipelines.job.maintenance import MaintenanceScheduler
-from pipelines.kafka_client.admin import KafkaAdmin, Partition
+from pipelines.kafka_client.admin import KafkaAdmin
+from pipelines.kafka_client.connection import Partition
 from pipelines.settings import Settings
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from pipelines.epoch.batch import Batch
-from pipelines.kafka_client.admin import Partition
+from pipelines.kafka_client.connection import Partition
 from storage.wire.record_kinds import ADMIN
 from txlake._counted import counted
 

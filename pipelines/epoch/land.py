@@ -21,7 +21,7 @@ from pipelines.epoch.batch import Batch, rows_by_kind
 from pipelines.epoch.memory import LARGE_RECORDS, release_memory
 from pipelines.errors import LargeEpochError
 from pipelines.jvm.spark_private import jvm_of
-from pipelines.kafka_client.admin import Partition
+from pipelines.kafka_client.connection import Partition
 from pipelines.kafka_client.record_reader import unread_error
 from storage.files.data_files import DataFile
 from storage.tasks.in_spark import LandTask

@@ -12,7 +12,7 @@ from checker.decide import is_something_due
 from checker.frames import QUEUES, RULE_VERSION, Instants, State
 from checker.rules.known_at import EndOffsetSample, known_at, unreached
 from pipelines.epoch.parameters import EpochSettings
-from pipelines.kafka_client.admin import Partition
+from pipelines.kafka_client.connection import Partition
 from pipelines.kafka_client.source_log import SourceLog
 from storage.lake.epochs import Plan, Range
 from storage.lake.floor import Floor

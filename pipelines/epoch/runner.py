@@ -53,7 +53,8 @@ from pipelines.epoch.recover import adopt_rule_version, next_offsets, reload_bat
 from pipelines.epoch.signatures import verify_signatures
 from pipelines.epoch.task_sizing import TaskSizing
 from pipelines.epoch.write import EpochWriter
-from pipelines.kafka_client.admin import KafkaAdmin, Partition
+from pipelines.kafka_client.admin import KafkaAdmin
+from pipelines.kafka_client.connection import Partition
 from pipelines.kafka_client.source_log import SourceLog
 from storage.files.row_groups import Bounds
 from storage.lake.aging import advance_floor

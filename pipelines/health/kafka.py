@@ -10,8 +10,8 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from pipelines.errors import LostInputError, StartError
 from pipelines.health.facts import TopicLag
-from pipelines.kafka_client.admin import KafkaAdmin, Partition
-from pipelines.kafka_client.connection import REQUEST_TIMEOUT_S, Cluster, client_config
+from pipelines.kafka_client.admin import KafkaAdmin
+from pipelines.kafka_client.connection import REQUEST_TIMEOUT_S, Cluster, Partition, client_config
 from pipelines.kafka_client.source_log import SourceLog
 from pipelines.settings import KafkaSettings, Settings
 from storage.lake.epochs import Plan

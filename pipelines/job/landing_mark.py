@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pipelines.kafka_client.admin import Partition
+from pipelines.kafka_client.connection import Partition
 
 _NAME: Final = "landing.json"
 _SMALLER: Final = 4

@@ -37,7 +37,7 @@ from pipelines.job.maintenance import MaintenanceScheduler
 from pipelines.job.processor_time import ProcessorTime
 from pipelines.job.trigger import Trigger
 from pipelines.jvm.session import jvm_error, jvm_has_ended, jvm_pid
-from pipelines.kafka_client.admin import Partition
+from pipelines.kafka_client.connection import Partition
 from pipelines.kafka_client.intake import Intake
 from pipelines.kafka_client.options import offsets_json, spark_options
 from pipelines.settings import Settings

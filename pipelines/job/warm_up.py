@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from pipelines.epoch.land import land, warm_up
 from pipelines.epoch.recorded_state import restore
 from pipelines.job.stream import QUERY_NAME, STALL_TIMEOUT_S, kafka_stream
-from pipelines.kafka_client.admin import KafkaAdmin, Partition
+from pipelines.kafka_client.admin import KafkaAdmin
+from pipelines.kafka_client.connection import Partition
 from pipelines.kafka_client.intake import Intake
 from pipelines.kafka_client.record_reader import kafka_source
 from pipelines.settings import Settings

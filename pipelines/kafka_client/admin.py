@@ -5,25 +5,24 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
 
-from confluent_kafka import (
-    IsolationLevel,
-    KafkaError,
-    TopicPartition,
-)
+from confluent_kafka import KafkaError
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
 from pipelines.errors import KafkaAwayError, StartError
 from pipelines.kafka_client.acls import job_topics, missing_acl, require_rights
-from pipelines.kafka_client.connection import REQUEST_TIMEOUT_S, Cluster, error_code
+from pipelines.kafka_client.connection import (
+    REQUEST_TIMEOUT_S,
+    Cluster,
+    Partition,
+    error_code,
+)
 from pipelines.settings import Settings
 from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE
 from txlake import protocol as p
 from txlake._counted import counted
 
-Partition = tuple[str, int]  # Kafka topic, partition
 _TIMESTAMP_TYPE = "message.timestamp.type"
 _BATCH_BYTES_MAX = "max.message.bytes"
 _CLEANUP_POLICY = "cleanup.policy"
@@ -229,34 +228,18 @@ class KafkaAdmin:
 
     def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Returns the end of each partition, behind open Kafka transactions, too."""
-        return self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        return self._cluster.end_offsets(partitions)
 
     def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Returns the first offset that Kafka still has of each partition."""
-        return self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+        return self._cluster.beginning_offsets(partitions)
 
     def offsets_at(self, partitions: Iterable[Partition], at_ms: int) -> dict[Partition, int]:
         """Returns each partition's first offset stored at that instant or later, else its end."""
         partitions = list(partitions)
         ends = self.end_offsets(partitions)
-        offsets = self._offsets(partitions, OffsetSpec.for_timestamp(at_ms))
+        offsets = self._cluster.offsets(partitions, OffsetSpec.for_timestamp(at_ms))
         return {at: offsets[at] if offsets[at] >= 0 else end for at, end in ends.items()}
-
-    def _offsets(self, partitions: Iterable[Partition], spec: Any) -> dict[Partition, int]:
-        specs = {TopicPartition(topic, partition): spec for topic, partition in partitions}
-        if not specs:
-            return {}
-
-        futures = self._admin.list_offsets(
-            specs,
-            isolation_level=IsolationLevel.READ_UNCOMMITTED,
-            request_timeout=REQUEST_TIMEOUT_S,
-        )
-
-        return {
-            (at.topic, at.partition): int(self._cluster.result_of(future, "offsets").offset)
-            for at, future in futures.items()
-        }
 
 
 def _require_sound(topic: str, config: Mapping[str, str | None], needs_append_time: bool) -> None:

@@ -12,9 +12,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError  # Python 3.10's is its own
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
@@ -27,6 +35,8 @@ REQUEST_TIMEOUT_S: Final = 10.0
 _TIMEOUTS_S: Final = (1.0, 2.0, REQUEST_TIMEOUT_S - 3.0)
 # Within this time after a topic was made each broker knows it.
 _APPEAR_S: Final = 30.0
+# A partition has a new leader within this time, and librdkafka does not ask that one by itself.
+_LEADER_S: Final = 5.0
 _PAUSE_S: Final = 0.05
 # Waiting does not help against these.
 _LOGIN: Final = (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED)
@@ -35,6 +45,12 @@ _RIGHTS: Final = (
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 )
+_LEADERS: Final = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+)
 _REQUESTS: Final = (KafkaError.TOPIC_EXCEPTION, KafkaError.POLICY_VIOLATION)
 # How librdkafka says that a listener does not speak TLS.
 _NO_TLS: Final = "PLAINTEXT broker listener"
@@ -42,6 +58,7 @@ _EMERGENCY, _INFO = 0, 6  # syslog's levels, which librdkafka has
 
 log = logging.getLogger("txlake.librdkafka")
 Answer = TypeVar("Answer")
+Partition = tuple[str, int]  # Kafka topic, partition
 
 
 class _AtDebug:
@@ -129,7 +146,7 @@ class Cluster:
 
     Any broker answers, and one can be behind the controller: it does not know yet a topic that was
     made just now. So an answer that lacks a topic which this object has made is no answer: another
-    one is asked for.
+    one is asked for. Nor is the answer of a broker that does not lead a partition yet, or no more.
 
     Errors: StartError for a setting that librdkafka does not take, or a file that is not as it
     should be. Of the methods: KafkaAwayError, KafkaRefusedError.
@@ -180,6 +197,43 @@ class Cluster:
         if unknown:
             raise KafkaAwayError(f"Kafka at {self._servers} has no topic {min(unknown)}")
         return configs
+
+    def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Returns the end of each partition, behind open Kafka transactions, too."""
+        return self.offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+
+    def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Returns the first offset that Kafka still has of each partition."""
+        return self.offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+
+    def offsets(self, partitions: Iterable[Partition], spec: OffsetSpec) -> dict[Partition, int]:
+        """Returns the offset of each partition that a specification names; -1 if there is none."""
+        specs = {TopicPartition(topic, partition): spec for topic, partition in partitions}
+        deadline = time.monotonic() + _LEADER_S
+        offsets: dict[Partition, int] = {}
+
+        while specs:
+            futures = self.admin.list_offsets(
+                specs,
+                isolation_level=IsolationLevel.READ_UNCOMMITTED,
+                request_timeout=REQUEST_TIMEOUT_S,
+            )
+            ignored_codes = _LEADERS if time.monotonic() < deadline else ()
+            answers = {
+                at: self.result_of(future, "offsets", *ignored_codes)
+                for at, future in futures.items()
+            }
+
+            offsets |= {
+                (at.topic, at.partition): int(answer.offset)
+                for at, answer in answers.items()
+                if answer is not None
+            }
+            specs = {at: spec for at, answer in answers.items() if answer is None}
+            if specs:
+                time.sleep(_PAUSE_S)
+
+        return offsets
 
     def _list_topics(self) -> Any:
         # The first time limits are short: a refusal arrives within a second, and librdkafka would

@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from pipelines.errors import JobError, KafkaAwayError, KafkaRefusedError, LostInputError
-from pipelines.kafka_client.admin import Partition
+from pipelines.kafka_client.connection import Partition
 from pipelines.kafka_client.options import portable_config
 from pipelines.settings import KafkaSettings
 from storage.tasks.kafka_reader import (

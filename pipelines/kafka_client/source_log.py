@@ -14,7 +14,8 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from pipelines.errors import LostInputError
-from pipelines.kafka_client.admin import KafkaAdmin, Partition
+from pipelines.kafka_client.admin import KafkaAdmin
+from pipelines.kafka_client.connection import Partition
 from pipelines.kafka_client.record_reader import read_kafka
 from pipelines.settings import Settings
 from storage.lake.epochs import Plan

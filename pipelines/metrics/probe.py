@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from pipelines.errors import JobError
-from pipelines.kafka_client.admin import KafkaAdmin, Partition
+from pipelines.kafka_client.admin import KafkaAdmin
+from pipelines.kafka_client.connection import Partition
 from pipelines.metrics.lag import Lag
 from pipelines.settings import Settings
 from txlake.protocol import check_topic

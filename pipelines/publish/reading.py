@@ -11,14 +11,16 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from pipelines.errors import KafkaAwayError
-from pipelines.kafka_client.connection import REQUEST_TIMEOUT_S, Cluster, client_config
+from pipelines.kafka_client.connection import (
+    Cluster,
+    Partition,
+    client_config,
+)
 from txlake import protocol as p
 
-Partition = tuple[str, int]  # Kafka topic, partition
 _POLL_S: Final = 0.5
 # How long a look waits for open transactions of others; then it is tried again, and said.
 _OPEN_S: Final = 10.0
@@ -26,32 +28,11 @@ _LOOK_BACK: Final = 16  # records; the next look goes back 16 times as far
 _LOOKS_MAX: Final = 6
 
 
-def offsets(cluster: Cluster, partitions: list[Partition], spec: Any) -> dict[Partition, int]:
-    """Returns an offset of each partition, open Kafka transactions or not.
-
-    Errors: KafkaAwayError.
-    """
-    if not partitions:
-        return {}
-    futures = cluster.admin.list_offsets(
-        {TopicPartition(*partition): spec for partition in partitions},
-        isolation_level=IsolationLevel.READ_UNCOMMITTED,
-        request_timeout=REQUEST_TIMEOUT_S,
-    )
-    return {
-        (at.topic, at.partition): int(cluster.result_of(future, "offsets").offset)
-        for at, future in futures.items()
-    }
-
-
 def begins_and_ends(
     cluster: Cluster, partitions: list[Partition]
 ) -> tuple[dict[Partition, int], dict[Partition, int]]:
     """Returns where each partition begins and where it ends. Errors: KafkaAwayError."""
-    return (
-        offsets(cluster, partitions, OffsetSpec.earliest()),  # type: ignore[no-untyped-call]
-        offsets(cluster, partitions, OffsetSpec.latest()),  # type: ignore[no-untyped-call]
-    )
+    return cluster.beginning_offsets(partitions), cluster.end_offsets(partitions)
 
 
 def read_committed(

@@ -22,7 +22,8 @@ from pipelines.epoch.runner import EpochRunner
 from pipelines.errors import StartError
 from pipelines.jvm.heap import landing_heap
 from pipelines.jvm.session import start_session
-from pipelines.kafka_client.admin import KafkaAdmin, Partition
+from pipelines.kafka_client.admin import KafkaAdmin
+from pipelines.kafka_client.connection import Partition
 from pipelines.kafka_client.intake import Intake
 from pipelines.output import instant
 from pipelines.replay.archive import EPOCH_RECORDS

@@ -1,7 +1,8 @@
 """A broker that is behind the controller: it does not know yet a topic that was made just now.
 
 The broker is a real one. Its client here gives some of its answers as such a broker would: of each
-kind of request, the first and the third answer about a new topic lack it.
+kind of request, the first and the third answer about a new topic lack it, or say that the broker
+does not lead the partition.
 """
 
 from __future__ import annotations
@@ -73,11 +74,24 @@ class LaggingAdmin(AdminClient):
             for resource, future in futures.items()
         }
 
+    def list_offsets(self, specs: Any, **options: Any) -> Any:
+        futures = super().list_offsets(specs, **options)
+        return {
+            at: failed(KafkaError.NOT_LEADER_FOR_PARTITION)
+            if self._lacks(f"offsets of {at.partition}", at.topic)
+            else future
+            for at, future in futures.items()
+        }
+
+
+def failed(code: int) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_exception(KafkaException(KafkaError(code)))
+    return future
+
 
 def unknown() -> Future[Any]:
-    future: Future[Any] = Future()
-    future.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
-    return future
+    return failed(KafkaError.UNKNOWN_TOPIC_OR_PART)
 
 
 @pytest.fixture(autouse=True)
@@ -107,6 +121,22 @@ def test_a_job_begins_where_a_broker_does_not_know_its_topics_yet(
     assert kafka.require_sound() == []
     assert set(kafka.topic_ids()) == set(settings.kafka.topics().values())
     assert min(lacked[kind] for kind in ("metadata", "description", "settings")) > 0
+
+
+def test_offsets_are_those_of_the_leader_once_a_partition_has_it(
+    broker: Broker, unique: Unique, lacked: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(broker.bootstrap_servers, {})
+    name = unique("led")
+    cluster.create_topic(connection.NewTopic(name, 2))
+
+    partitions = [(name, 0), (name, 1)]
+    assert cluster.end_offsets(partitions) == dict.fromkeys(partitions, 0)
+    assert lacked["offsets of 0"] == lacked["offsets of 1"] == 1
+
+    monkeypatch.setattr(connection, "_LEADER_S", 0.0)
+    with pytest.raises(KafkaAwayError, match="Not leader for partition"):
+        cluster.beginning_offsets(partitions)
 
 
 def test_a_topic_that_is_deleted_again_is_not_waited_for_any_more(

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from pipelines.epoch.batch import Batch, rows_by_kind
 from pipelines.epoch.land import land_here
-from pipelines.kafka_client.admin import Partition
+from pipelines.kafka_client.connection import Partition
 from storage.files.data_files import DataFile
 from storage.tasks.kafka_reader import KafkaSource
 from storage.tasks.land import Landing, read_landed

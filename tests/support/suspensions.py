@@ -22,7 +22,8 @@ from confluent_kafka.cimpl import NewTopic
 from pipelines.job.election import Election
 from pipelines.job.leadership import Leadership
 from pipelines.job.maintenance import MaintenanceScheduler
-from pipelines.kafka_client.admin import KafkaAdmin, Partition
+from pipelines.kafka_client.admin import KafkaAdmin
+from pipelines.kafka_client.connection import Partition
 from pipelines.settings import Settings
 from storage.files.location import lake_location
 from storage.lake.lake import Lake
