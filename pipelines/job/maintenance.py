@@ -14,7 +14,8 @@ A round is in memory only. A round that an operator asked for begins again after
 requests were served, with no table that failed.
 
 ALTER_TOPIC sets the retention of a topic, a property of its table. It is set when the epoch of the
-command is committed, before the next step.
+command is committed, before the next step. Where that fails it is tried again after
+`_LOOK_AGAIN_S`; other topics and rounds do not wait for it.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ log = logging.getLogger("txlake.maintain")
 _SERVED_EPOCH = "txlake.maintainedEpoch"
 # Waits before a full round that failed begins again: a damaged table fails each time.
 _RETRY_S: Final = (60.0, 300.0, 900.0, 3_600.0)
+_LOOK_AGAIN_S: Final = 30.0
 _REQUEST_COLUMNS = ["epoch", "queue_offset", "command", "target", "actor", "reason"]
 
 
@@ -82,7 +84,9 @@ class MaintenanceScheduler:
         self._request_epoch = 0  # of the request that a full round serves
         self._retry_at: float | None = None  # monotonic s: it failed, and begins again
         self._tries = 0
-        self._has_looked_back = False  # for requests before this start
+        self._has_looked_back = False  # for requests before this start, or before a failure
+        self._look_back_at = 0.0  # monotonic s; an epoch with requests does not wait for it
+        self._unaltered_epoch: int | None = None  # the first whose ALTER_TOPIC failed
         self._rerun_when_idle = False  # the stream was busy in this round
 
     def after_batch(self, plan: Plan | None, idle_s: float) -> None:
@@ -120,38 +124,59 @@ class MaintenanceScheduler:
             bounds = self._bounds_of_requests(plan)
             if bounds is None:
                 return 0
-
             requests = self._read_requests(bounds)
-            altered = self._maintenance.alter(_configs(requests))
-            self._has_looked_back = True
         except OwnerError:
             raise
         except Exception as error:
-            self._has_looked_back = False
             self._log_failure("admin", error)
+            self._look_back_later()
             return 0
 
-        for topic in altered:
-            log.info("topic %s is altered, as an operator asked", topic)
+        self._has_looked_back = True
+        self._alter_topics(requests)
 
-        rounds = [row for row in requests if row["command"] == MAINTAIN]
+        rounds = [
+            row
+            for row in requests
+            if row["command"] == MAINTAIN and row["epoch"] > self._request_epoch
+        ]
         for row in rounds:
             log.info("maintenance asked for by %s: %s", row["actor"], row["reason"])
         return max((row["epoch"] for row in rounds), default=0)
 
+    def _alter_topics(self, requests: Sequence[Mapping[str, Any]]) -> None:
+        """Alters topics as ALTER_TOPIC asks; where that fails, it is looked for again later."""
+        failed_epochs = []
+        for topic, (configs, first_epoch) in _configs(requests).items():
+            try:
+                if self._maintenance.alter(topic, configs):
+                    log.info("topic %s is altered, as an operator asked", topic)
+            except OwnerError:
+                raise
+            except Exception as error:
+                self._log_failure(f"topic {topic}", error)
+                failed_epochs.append(first_epoch)
+
+        self._unaltered_epoch = min(failed_epochs, default=None)
+        if failed_epochs:
+            self._look_back_later()
+
+    def _look_back_later(self) -> None:
+        self._has_looked_back = False
+        self._look_back_at = time.monotonic() + _LOOK_AGAIN_S
+
     def _bounds_of_requests(self, plan: Plan | None) -> Bounds | None:
         """Returns the epochs whose requests are to be read; None if they hold none.
 
-        The first look after a start, or after an error, goes back to the request that was served
+        The first look after a start, or after a failure, goes back to the request that was served
         last.
         """
-        if not self._has_looked_back:
+        is_new = plan is not None and self._has_commands(plan)
+        if not self._has_looked_back and (is_new or time.monotonic() >= self._look_back_at):
             served = self._lake.handle("admin").metadata().configuration.get(_SERVED_EPOCH)
             return {"epoch": (int(served or 0) + 1, None)}
 
-        if plan is not None and self._has_commands(plan):
-            return {"epoch": [plan.epoch]}
-        return None
+        return {"epoch": [plan.epoch]} if plan is not None and is_new else None
 
     def _read_requests(self, bounds: Bounds) -> list[dict[str, Any]]:
         """Returns the operators' accepted requests to the maintenance, in their order."""
@@ -170,10 +195,14 @@ class MaintenanceScheduler:
         )
 
     def _mark_request_done(self) -> None:
-        """Records in the table `admin` that the newest request is served."""
+        """Records in the table `admin` up to which epoch all requests are served."""
+        served = self._request_epoch
+        if self._unaltered_epoch is not None:
+            served = min(served, self._unaltered_epoch - 1)
+
         try:
             self._lake.handle("admin").alter.set_table_properties(
-                {_SERVED_EPOCH: str(self._request_epoch)}, raise_if_not_exists=False
+                {_SERVED_EPOCH: str(served)}, raise_if_not_exists=False
             )
             self._lake.table("admin").invalidate()
         except Exception as error:
@@ -266,13 +295,19 @@ class MaintenanceScheduler:
         self._round_s = 0.0
 
 
-def _configs(requests: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
-    """Returns by topic the configs in ALTER_TOPIC commands; of two values of one the later."""
-    configs: dict[str, dict[str, int]] = {}
+def _configs(
+    requests: Sequence[Mapping[str, Any]],
+) -> dict[str, tuple[dict[str, int], int]]:
+    """Returns by topic the configs in ALTER_TOPIC commands, and the epoch of the first command.
+
+    Of two values of one config the later one holds.
+    """
+    configs: dict[str, tuple[dict[str, int], int]] = {}
     for row in requests:
         target = command_target(row["command"], row["target"])
         if isinstance(target, ConfigTarget):
-            configs.setdefault(target.topic, {})[target.name] = target.value
+            of_topic, _ = configs.setdefault(target.topic, ({}, row["epoch"]))
+            of_topic[target.name] = target.value
     return configs
 
 

@@ -95,20 +95,15 @@ class Maintenance:
         self._expired_epoch = plan.floor.deleted
         self._at_ms = plan.epoch_at
 
-    def alter(self, topics: Mapping[str, Mapping[str, int]]) -> list[str]:
-        """Writes configs of topics, by name. Output: the topics of which one is new."""
-        if not topics:
-            return []
-
-        tables = {
-            row["topic"]: f"topics/{row['table_id']}"
+    def alter(self, topic: str, configs: Mapping[str, int]) -> bool:
+        """Writes configs of a topic. Output: whether one is new."""
+        table_ids = {
+            row["topic"]: row["table_id"]
             for row in self.lake.read("catalog", ["topic", "table_id"]).to_pylist()
         }
 
         self._before_deletion()
-        return [
-            topic for topic, configs in topics.items() if alter(self.lake, tables[topic], configs)
-        ]
+        return alter(self.lake, f"topics/{table_ids[topic]}", configs)
 
     def tables(self) -> list[str]:
         """Returns the tables to keep in shape; the SDK does it for consumer_offsets."""

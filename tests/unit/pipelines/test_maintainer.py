@@ -112,6 +112,48 @@ def test_a_topic_is_altered_before_anything_of_it_is_deleted_and_after_a_crash_t
     assert Lake(job.lake.path).handle("topics/1").version() == version
 
 
+def test_a_topic_that_cannot_be_altered_holds_up_no_other_and_no_round(
+    job: InMemoryJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def retention(table: str) -> str | None:
+        properties = Lake(job.lake.path).handle(table).metadata().configuration
+        return properties.get("txlake.retention.ms")
+
+    job.end(COMMIT, job.half())
+    job.end(COMMIT, job.half(real_topic="bills"))
+    run_epoch(job)
+    job.command(ALTER_TOPIC, "config:orders:retention.ms=5")
+    job.command(ALTER_TOPIC, "config:bills:retention.ms=7")
+    run_epoch(job)
+    job.command(MAINTAIN, "lake")
+    plan = run_epoch(job)
+
+    clock = SimpleNamespace(monotonic=lambda: 0.0)
+    monkeypatch.setattr(maintenance, "time", clock)
+    maintainer = maintainer_of(job)
+    alter = Maintenance.alter
+
+    def alter_bills(of_lake: Maintenance, topic: str, configs: dict[str, int]) -> bool:
+        return raise_store_away() if topic == "orders" else alter(of_lake, topic, configs)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Maintenance, "alter", alter_bills)
+        maintainer.after_batch(plan, 60.0)
+        for _ in range(5):
+            maintainer.after_batch(None, 60.0)
+
+    assert {retention("topics/1"), retention("topics/2")} == {None, "7"}
+    assert caplog.text.count("maintenance of topic orders failed") == 1
+    assert set(files_by_table(job).values()) == {1}, "the round has run"
+    assert served_epoch(job) == str(plan.epoch - 2), "a new driver looks for the command, too"
+
+    clock.monotonic = lambda: 31.0
+    with monkeypatch.context() as counting:
+        counting.setattr(MaintenanceScheduler, "_begin", raise_store_away)
+        maintainer.after_batch(None, 60.0)  # the round is not run again
+    assert {retention("topics/1"), retention("topics/2")} == {"5", "7"}
+
+
 def test_a_round_that_was_asked_for_outlives_a_crash(
     job: InMemoryJob, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -99,7 +99,8 @@ def maintain(
     plan = read_progress(lake).last
     assert plan is not None
     maintenance.resume_from(plan)
-    maintenance.alter({"orders": configs} if configs else {})
+    if configs:
+        maintenance.alter("orders", configs)
     done = StepResult()
     for table in maintenance.tables():
         done = sum(maintenance.steps(table, is_full=True), done)
