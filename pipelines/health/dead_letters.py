@@ -164,6 +164,7 @@ def _halves(lake: Lake, copies_table: str, until: Bounds) -> pa.Table:
 def read_rearmed(lake: Lake, until: Bounds) -> pa.Table:
     """Returns every half that was re-armed: the half that a command named, and its whole set.
 
+    A half can be deleted sooner than the row of its command: its set is not known any more.
     Input: the epochs. Output: queue_id, queue_offset, epoch.
     """
     is_rearmed = pc.field("result") == "rearmed"
@@ -181,7 +182,8 @@ def read_rearmed(lake: Lake, until: Bounds) -> pa.Table:
     records = read_rows(lake, "half", columns, bounds).to_pylist()
     halves = {(half["queue_id"], half["queue_offset"]): half for half in records}
 
-    ids = {halves[place]["transaction_id"] for place in places if set_key(halves[place])}
+    present = [halves[place] for place in places & halves.keys()]
+    ids = {half["transaction_id"] for half in present if set_key(half)}
     members = read_rows(lake, "half", columns, {"transaction_id": sorted(ids)}).to_pylist()
 
     offsets_by_set: dict[tuple[object, ...], list[int]] = defaultdict(list)
@@ -190,7 +192,8 @@ def read_rearmed(lake: Lake, until: Bounds) -> pa.Table:
 
     rows = []
     for queue_id, queue_offset, epoch in named:
-        key = set_key(halves[(queue_id, queue_offset)])
+        half = halves.get((queue_id, queue_offset))
+        key = set_key(half) if half is not None else ()
         offsets = offsets_by_set.get(key) if key else None
 
         rows += [

@@ -7,11 +7,13 @@ import time
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from pipelines.explain.rows import Row
 from pipelines.health import dead_letters
 from pipelines.health.dead_letters import read_dead, read_rearmed
 from pipelines.output import ago
+from storage.lake.lake import Lake
 from tests.support.in_memory_job import START_AT, InMemoryJob
 from tests.support.operator import expected, said
 from txlake.protocol import COMMIT, CREATE_TOPIC, RESUME
@@ -81,6 +83,23 @@ def test_a_command_resumes_the_half_that_it_names_or_its_whole_set(
 
     assert read_rearmed(job.lake, {}).to_pylist() == [
         {"queue_id": 0, "queue_offset": offset, "epoch": epoch} for offset in (0, 1, 2)
+    ]
+
+
+def test_a_resumed_half_that_is_deleted_sooner_than_its_command_is_named_alone(
+    job: InMemoryJob,
+) -> None:
+    for seq in range(2):
+        job.half("old", tran_size=2, tran_seq=seq)
+    job.half("kept")
+    job.run(6_001)
+    job.command(RESUME, "half:0-0")
+    job.command(RESUME, "half:0-2")
+    epoch = job.run()
+
+    DeltaTable(job.lake.table_path("half")).delete("transaction_id = 'old'")
+    assert read_rearmed(Lake(job.lake.path), {}).to_pylist() == [
+        {"queue_id": 0, "queue_offset": offset, "epoch": epoch} for offset in (0, 2)
     ]
 
 
