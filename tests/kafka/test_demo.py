@@ -16,6 +16,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from deltalake import DeltaTable
 
 from examples.demo_agreement import disagreements
@@ -109,9 +110,9 @@ def agreed_numbers(output: str) -> tuple[int, int, int]:
     return committed, refused, reminders
 
 
-def check_notebooks(lake: Path, delivered: int) -> None:
-    """Run the notebooks on the demo's lake: they show the same numbers."""
-    shown = run(together(PATHS), TXLAKE_LAKE=str(lake))
+def check_notebooks(paths: list[Path], lake: Path, delivered: int) -> None:
+    """Run notebooks on the demo's lake: they show the same numbers."""
+    shown = run(together(paths), TXLAKE_LAKE=str(lake))
     assert [one.text for one in shown if one.kind == "error"] == []
     (ends,) = [one.rows for one in shown if one.rows and one.rows[0][-1] == "the first one"]
     assert ("COMMITTED", "check_answer", "1") in [row[:3] for row in ends]
@@ -140,7 +141,17 @@ def try_what_it_says(output: str) -> str:
     return told
 
 
-def test_demo_agrees_with_itself_and_what_it_says_to_try_next_works(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "notebooks",
+    [
+        pytest.param(PATHS[:2], id="the notebooks that show its numbers"),
+        # tests/unit/pipelines/test_notebooks.py runs each of them on another lake.
+        pytest.param(PATHS, id="all notebooks", marks=pytest.mark.soak),
+    ],
+)
+def test_demo_agrees_with_itself_and_what_it_says_to_try_next_works(
+    tmp_path: Path, notebooks: list[Path]
+) -> None:
     lake, temp = tmp_path / "lake", tmp_path / "temp"
     with demo(lake, temp) as process:
         output, _ = process.communicate(timeout=DEADLINE_S)
@@ -160,7 +171,7 @@ def test_demo_agrees_with_itself_and_what_it_says_to_try_next_works(tmp_path: Pa
         ("COMMITTED", "operation"): reminders,
         ("ROLLED_BACK", "operation"): refused,  # only lamps run out, and each has a reminder
     }
-    check_notebooks(lake, committed + reminders)
+    check_notebooks(notebooks, lake, committed + reminders)
     assert list(temp.iterdir()) == []
     assert processes_that_name(tmp_path) == []
     told = try_what_it_says(output)

@@ -158,10 +158,10 @@ def test_one_row_proves_that_an_owner_lives_and_holds_all_its_queues(orders: Lak
     def instants() -> dict[int, datetime]:
         return {row.queue_id: row.committed_at for row in offsets.newest().values()}
 
-    with Consumer(orders.path, "points", ["orders"], session_timeout_ms=600) as consumer:
+    with Consumer(orders.path, "points", ["orders"], session_timeout_ms=2_000) as consumer:
         taken = instants()
-        deadline = time.monotonic() + 10
-        while (instants()[0] - taken[0]).total_seconds() < 0.7:
+        deadline = time.monotonic() + 60
+        while (instants()[0] - taken[0]).total_seconds() < 2.1:
             assert time.monotonic() < deadline, instants()
             consumer.poll(0.05)
         assert instants()[1] == taken[1]
