@@ -25,6 +25,7 @@ from storage.files.messages import read_messages
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
 from storage.rows import instant, to_rows
+from storage.schemas import STATE_TABLES
 from txlake import protocol as p
 from txlake.signing import SigningKey, check_signatures
 
@@ -67,12 +68,18 @@ class CheckSender(Protocol):
         """
 
 
-def send_checks_once(lake: Lake, asker: CheckSender, plan: Plan, due: pa.Table) -> pa.Table:
+def send_checks_once(
+    lake: Lake, asker: CheckSender, plan: Plan, due: pa.Table, *, is_resumed: bool = False
+) -> pa.Table:
     """Sends due checks and records each attempt, once; returns the recorded attempts.
 
-    Input: DUE. Output: ATTEMPTS.
+    Without an attempt `checks` does not hold the epoch, and the state, which is written behind it,
+    can: then an epoch that is resumed makes none either.
+
+    Input: DUE; `is_resumed`: as of `PlannedEpoch`. Output: ATTEMPTS.
     """
-    is_recorded = due.num_rows > 0 and lake.has_epoch("checks", plan.epoch)
+    tables = ("checks", *STATE_TABLES) if is_resumed else ("checks",)
+    is_recorded = due.num_rows > 0 and any(lake.has_epoch(table, plan.epoch) for table in tables)
 
     if not is_recorded:
         attempts = asker.ask(lake, due)
@@ -173,7 +180,7 @@ class KafkaCheckSender:
         All are true if Kafka does not say.
         """
         try:
-            timeout_s = min(_METADATA_TIMEOUT_S, self._timeout_s)
+            timeout_s = min(_METADATA_TIMEOUT_S, self._timeout_s / 2)
             topics = self._producer.list_topics(timeout=timeout_s).topics
         except KafkaException:
             return np.ones(due.num_rows, np.bool_)

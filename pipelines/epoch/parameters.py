@@ -13,7 +13,7 @@ from pipelines.kafka_client.options import portable_config
 from pipelines.settings import KafkaSettings, SecuritySettings, Settings
 from storage.lake.epochs import Plan
 from storage.lake.floor import FLOOR, Floor
-from storage.lake.loss import Loss, as_parameter
+from storage.lake.loss import LOSSES, Loss, as_parameter
 from storage.lake.snapshots import Snapshot
 from storage.schemas import SNAPSHOT
 from storage.tasks.kafka_reader import KafkaSource
@@ -24,7 +24,6 @@ from storage.wire.record_kinds import WireLimits
 # has ended still decides.
 _WIRE, _SNAPSHOT_EPOCHS, _RETENTION_MS = "wire", "snapshot_epochs", "retention_ms"
 # Offsets that an epoch passes because an operator has accepted that they are lost.
-_LOSSES = "losses"
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class EpochSettings:
         """Returns the values that a plan records."""
         accepted = as_parameter(losses)
         return {
-            **({_LOSSES: accepted} if accepted else {}),
+            **({LOSSES: accepted} if accepted else {}),
             **asdict(self.parameters),
             _WIRE: asdict(self.limits),
             _SNAPSHOT_EPOCHS: self.snapshot_epochs,

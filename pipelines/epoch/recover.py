@@ -87,7 +87,7 @@ def reload_batch(
 
     for kind in landed_kinds:
         batch.add_table(_landed_rows(lake, kind, plan.epoch), kind)
-    if OP not in landed_kinds:  # nothing was decided yet that depends on a signature
+    if OP not in landed_kinds:  # then nothing that depends on a signature is written
         verify_signatures(batch, settings.security)
     settings.sizes.observe(batch.landed_messages, batch.landed_bytes)
     return batch

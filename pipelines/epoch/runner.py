@@ -63,6 +63,7 @@ from storage.lake.epochs import Plan
 from storage.lake.floor import Floor
 from storage.lake.integrity import require_intact
 from storage.lake.lake import Lake
+from storage.lake.loss import planned_losses
 from storage.lake.progress import NO_PROGRESS, Progress, read_progress
 from storage.lake.snapshots import Snapshot
 from storage.schemas import SNAPSHOT
@@ -106,11 +107,15 @@ class LandedBatch:
 
 @dataclass(frozen=True)
 class PlannedEpoch:
-    """An epoch after step 2: its plan and its records."""
+    """An epoch after step 2: its plan and its records.
+
+    `is_resumed`: whether an earlier run has planned it, and perhaps written some of its rows.
+    """
 
     plan: Plan
     batch: Batch
     timer: StepTimer
+    is_resumed: bool = False
 
 
 class EpochRunner:
@@ -190,9 +195,9 @@ class EpochRunner:
             return None
 
         plan = adopt_rule_version(self._lake, unfinished)
-        self._kafka.start_offsets(next_offsets(self._lake, plan))
+        self._kafka.start_offsets(next_offsets(self._lake, plan), planned_losses(plan))
         batch = reload_batch(self._lander, self._lake, plan, self._settings, self._kafka.present)
-        self._committer.finish(PlannedEpoch(plan, batch, StepTimer()))
+        self._committer.finish(PlannedEpoch(plan, batch, StepTimer(), is_resumed=True))
         return plan
 
     def warm_up(self) -> None:
@@ -357,8 +362,8 @@ class _RunningEpoch:
     """An epoch between its plan and its commit: steps 3 to 6 fill it.
 
     `counts`: for the `committed` row. `delivers_last`: many messages are delivered, after all else.
-    `writes`: all writes that have begun but for `signed`, those of verified operations; `landing`
-    and `decided` are the ones of half and schedule records, and of decided rows.
+    `writes`: all writes that have begun; `landing` and `decided` are the ones of records, and of
+    decided rows.
     """
 
     plan: Plan
@@ -368,8 +373,8 @@ class _RunningEpoch:
     counts: dict[str, int]
     record_count: int
     landing: list[Future[None]]
-    signed: list[Future[None]]
     writes: list[Future[Any]]
+    is_resumed: bool
     decided: list[Future[None]] = field(default_factory=list)
     delivers_last: bool = False
 
@@ -422,20 +427,19 @@ class EpochCommitter:
             if running.delivers_last:
                 self._deliver_many(running, decision)
         finally:
-            writes = _wait_all([*running.signed, *running.writes])
+            writes = _wait_all(running.writes)
 
         _raise_first(writes)
         running.timer.lap("apply")
         self._commit(running, decision, attempts)
 
     def _begin(self, epoch: PlannedEpoch) -> _RunningEpoch:
-        """Starts the writes that need no decision: half, schedule, verified operations."""
+        """Starts the writes that need no decision: half, schedule, operations."""
         writer = self._applier(epoch.plan, epoch.batch)
         counts = landed_counts(epoch.batch)
         record_count = epoch.batch.records
 
-        landing = writer.land(self._pool)
-        signed = writer.write_signed_operations(self._pool)
+        landing = [*writer.land(self._pool), *writer.write_operations(self._pool)]
         return _RunningEpoch(
             plan=epoch.plan,
             batch=epoch.batch,
@@ -444,8 +448,8 @@ class EpochCommitter:
             counts=counts,
             record_count=record_count,
             landing=landing,
-            signed=signed,
             writes=[*landing],
+            is_resumed=epoch.is_resumed,
         )
 
     def _applier(self, plan: Plan, batch: Batch) -> EpochWriter:
@@ -483,10 +487,12 @@ class EpochCommitter:
     def _write(self, running: _RunningEpoch, decision: Decision) -> Decision:
         """Step 4, write: starts the writes of decided rows, and of messages if they are few.
 
-        Output: the decision without the outcomes, which a write has.
+        A run that finishes the epoch decides of the records that it finds written: nothing that
+        depends on them is written before. Output: the decision without the outcomes, which a write
+        has.
         """
         writer = running.writer
-        _raise_first(running.signed)  # before anything that depends on them
+        _raise_first(running.landing)
         writer.create_topics(decision)
 
         running.counts |= decided_counts(decision)
@@ -502,12 +508,13 @@ class EpochCommitter:
         return replace(decision, outcomes=OUTCOMES.empty_table())
 
     def _check(self, running: _RunningEpoch, decision: Decision) -> tuple[Decision, pa.Table]:
-        """Step 5, check: sends due checks, when the halves are landed.
+        """Step 5, check: sends due checks. The halves are landed.
 
         Output: the decision with the attempts in its state; ATTEMPTS.
         """
-        _raise_first(running.landing)
-        attempts = send_checks_once(self._lake, self._asker, running.plan, decision.due)
+        attempts = send_checks_once(
+            self._lake, self._asker, running.plan, decision.due, is_resumed=running.is_resumed
+        )
         running.counts["checks"] = attempts.num_rows
 
         decision = record_attempts(decision, attempts, running.plan.epoch_at)

@@ -57,22 +57,13 @@ class EpochWriter:
         kinds = [kind for kind in (HALF, SCHEDULE) if self.batch.rows(kind).num_rows]
         return [pool.submit(self._land, kind) for kind in kinds]
 
-    def write_signed_operations(self, pool: ThreadPoolExecutor) -> list[Future[None]]:
-        """Starts writing operations whose signatures were verified, before anything is decided.
+    def write_operations(self, pool: ThreadPoolExecutor) -> list[Future[None]]:
+        """Starts writing operations, before anything is decided.
 
-        With other keys the next run could get other results, so all that depends on them is written
-        later.
+        With other keys the next run could verify them otherwise: it reads what is written.
         """
-        if not self._has_verified_operations:
-            return []
-
         rows = to_rows(self.batch.rows(OP), schemas.OP, epoch=self.plan.epoch)
-        return [pool.submit(self.append, OP, rows)]
-
-    @property
-    def _has_verified_operations(self) -> bool:
-        is_signed = self.batch.rows(OP)["is_signed"]
-        return bool(is_signed.null_count < len(is_signed))
+        return [pool.submit(self.append, OP, rows)] if rows.num_rows else []
 
     def _land(self, kind: str) -> None:
         if self.lake.has_epoch(kind, self.plan.epoch):
@@ -86,27 +77,25 @@ class EpochWriter:
     def write_decided_rows(
         self, decision: Decision, pool: ThreadPoolExecutor
     ) -> tuple[dict[str, int], list[Future[None]]]:
-        """Starts writing narrow rows: operations, commands, and the decision but for its checks.
+        """Starts writing narrow rows: commands, and the decision but for its checks.
 
         Output: number of rows by table; the writes.
         """
         frames = {
-            OP: self.batch.rows(OP),
             ADMIN: self._commands_with_results(decision),
             "outcomes": decision.outcomes,
             "conflicts": decision.conflicts,
             "deliveries": decision.deliveries,
         }
-        written_tables = {OP} if self._has_verified_operations else set()
         decided_at = instant(self.plan.epoch_at)
 
-        counts = {}
+        counts = {OP: self.batch.rows(OP).num_rows}
         writes = []
         for table, frame in frames.items():
             schema = schemas.TABLES[table]
             rows = to_rows(frame, schema, epoch=self.plan.epoch, decided_at=decided_at)
             counts[table] = rows.num_rows
-            if rows.num_rows and table not in written_tables:
+            if rows.num_rows:
                 writes.append(pool.submit(self.append, table, rows))
         return counts, writes
 

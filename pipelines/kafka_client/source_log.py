@@ -9,7 +9,7 @@ Source: docs/protocol/rules.md "Operator commands".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
@@ -70,11 +70,14 @@ class SourceLog:
         """
         return _lost_offsets(landed, self._require_one_log(landed))
 
-    def start_offsets(self, landed: Mapping[Partition, int]) -> dict[Partition, int]:
+    def start_offsets(
+        self, landed: Mapping[Partition, int], planned: Iterable[Loss] = ()
+    ) -> dict[Partition, int]:
         """Returns where landing goes on: behind the landed offsets, else at Kafka's first ones.
 
         Behind a loss that an operator has accepted it goes on where Kafka does; `accepted` has it.
-        Errors: LostInputError if Kafka no longer has the records that come next; as
+        Input: `planned`: the losses of an epoch that is not committed, whose commands can be landed
+        already. Errors: LostInputError if Kafka no longer has the records that come next; as
         `_require_one_log`.
         """
         first = self._require_one_log(landed)
@@ -83,7 +86,7 @@ class SourceLog:
             for partition, offset in first.items()
         }
         lost = _lost_offsets(landed, first)
-        self.accepted = self._accepted_losses(lost, landed) if lost else {}
+        self.accepted = self._accepted_losses(lost, landed, planned) if lost else {}
 
         for (topic, partition), offsets in lost.items():
             if (topic, partition) not in self.accepted:
@@ -121,9 +124,12 @@ class SourceLog:
         return first
 
     def _accepted_losses(
-        self, lost: Mapping[Partition, range], landed: Mapping[Partition, int]
+        self,
+        lost: Mapping[Partition, range],
+        landed: Mapping[Partition, int],
+        planned: Iterable[Loss],
     ) -> dict[Partition, Loss]:
-        """Returns the losses that commands accept which are not landed yet."""
+        """Returns the losses that a plan goes past, or commands accept that are not landed yet."""
         admin = self._kafka.names[ADMIN], 0
         first = self._kafka.beginning_offsets([admin])
         end = self._kafka.end_offsets([admin])
@@ -132,7 +138,7 @@ class SourceLog:
         commands = _read_accepted_losses(self._kafka.settings, range(begin, end[admin]))
         return {
             partition: loss
-            for loss in commands
+            for loss in [*planned, *commands]
             for partition, offsets in lost.items()
             if loss.accepts(partition, offsets)
         }

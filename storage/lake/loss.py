@@ -9,7 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from storage.lake.epochs import Partition
+from storage.lake.epochs import Partition, Plan
+
+LOSSES = "losses"  # of the parameters of a plan
 
 
 @dataclass(frozen=True)
@@ -45,3 +47,8 @@ def as_parameter(losses: Iterable[Loss]) -> list[dict[str, Any]]:
         }
         for loss in sorted(losses, key=lambda loss: loss.topic_partition)
     ]
+
+
+def planned_losses(plan: Plan) -> list[Loss]:
+    """Returns the losses that a plan goes past."""
+    return [Loss(**loss) for loss in plan.parameters.get(LOSSES, ())]
