@@ -33,8 +33,38 @@ from storage.schemas import row_keys
 
 WINS: Final = "wins"
 
+
+def _could_end(rollbacks: str, operations: str) -> str:
+    """Returns the query for the sets of some ROLLBACKs that an operation before them could end.
+
+    Two joins: the id is a key of the first. Most have one, and a group's would be compared with all
+    others of it.
+    """
+    columns = """
+    SELECT r.queue_id, r.unit_offset, r.set_name, r.set_deadline_at, w.op_queue_offset, w.cause,
+      w.stored_at"""
+
+    return f"""
+  SELECT DISTINCT b.queue_id, b.unit_offset
+  FROM ({columns}
+    FROM {rollbacks} r
+    JOIN {operations} w ON w.queue_id = r.queue_id AND w.producer_group = r.set_producer_group
+      AND w.transaction_id = r.set_transaction_id AND w.op_queue_offset < r.op_queue_offset
+    UNION ALL {columns}
+    FROM {rollbacks} r
+    JOIN (FROM {operations} WHERE transaction_id IS NULL) w
+      ON w.queue_id = r.queue_id AND w.producer_group = r.set_producer_group
+      AND w.op_queue_offset < r.op_queue_offset
+  ) b
+  LEFT JOIN decided d ON b.queue_id = d.queue_id AND b.op_queue_offset = d.op_queue_offset
+    AND b.set_name = d.set_name
+  WHERE d.queue_id IS NULL
+    AND NOT ($reject_after_immunity AND b.cause = 'operation'
+             AND coalesce(b.stored_at > b.set_deadline_at, false))"""
+
+
 # All candidates of each unit, the one with the smallest op offset first.
-_RANKED = """
+_RANKED = f"""
 WITH ranked AS (
   SELECT v.*, coalesce(u.is_complete, true) AS is_complete,
     u.transaction_id AS set_transaction_id, u.producer_group AS set_producer_group,
@@ -48,36 +78,31 @@ rollbacks AS (
   FROM ranked WHERE rank = 1 AND decision = 'ROLLBACK' AND NOT is_complete
 ),
 possible AS (
+  -- Each operation once for each id, however many positions it has.
+  SELECT DISTINCT w.queue_id, w.producer_group, w.transaction_id, w.op_queue_offset, w.cause,
+    w.stored_at
   FROM waiting w
   WHERE w.decision <> 'UNKNOWN'
     AND w.is_signed IS DISTINCT FROM false
     AND NOT ($require_transaction_id AND w.transaction_id IS NULL AND w.cause <> 'operator')
 ),
-before AS (
-  -- Two joins: the id is a key of the first. Most have one, and a group's would be compared with
-  -- all others of it.
-  SELECT r.queue_id, r.unit_offset, r.set_name, r.set_deadline_at, w.op_queue_offset, w.cause,
-    w.stored_at
-  FROM rollbacks r
-  JOIN possible w ON w.queue_id = r.queue_id AND w.producer_group = r.set_producer_group
-    AND w.transaction_id = r.set_transaction_id AND w.op_queue_offset < r.op_queue_offset
-  UNION ALL
-  SELECT r.queue_id, r.unit_offset, r.set_name, r.set_deadline_at, w.op_queue_offset, w.cause,
-    w.stored_at
-  FROM rollbacks r
-  JOIN (FROM possible WHERE transaction_id IS NULL) w
-    ON w.queue_id = r.queue_id AND w.producer_group = r.set_producer_group
-    AND w.op_queue_offset < r.op_queue_offset
+nearest AS (
+  SELECT queue_id, producer_group, transaction_id, min(op_queue_offset) AS op_queue_offset,
+    arg_min(cause, op_queue_offset) AS cause, arg_min(stored_at, op_queue_offset) AS stored_at
+  FROM possible GROUP BY queue_id, producer_group, transaction_id
+),
+-- An operation of smaller offset that names a half still to come could end a set. The first one
+-- settles most sets; the others are compared only where it cannot.
+behind_nearest AS (
+  {_could_end("rollbacks", "nearest")}
+),
+unsettled AS (
+  FROM rollbacks r ANTI JOIN behind_nearest b USING (queue_id, unit_offset)
 ),
 behind AS (
-  -- An operation of smaller offset that names a half still to come could end this set.
-  SELECT DISTINCT b.queue_id, b.unit_offset
-  FROM before b
-  LEFT JOIN decided d ON b.queue_id = d.queue_id AND b.op_queue_offset = d.op_queue_offset
-    AND b.set_name = d.set_name
-  WHERE d.queue_id IS NULL
-    AND NOT ($reject_after_immunity AND b.cause = 'operation'
-             AND coalesce(b.stored_at > b.set_deadline_at, false))
+  FROM behind_nearest
+  UNION
+  {_could_end("unsettled", "possible")}
 ),
 first AS (
   SELECT r.queue_id, r.unit_offset, r.decision AS first_decision,

@@ -255,8 +255,26 @@ def test_sets_are_ranked_beside_what_waits_and_not_beside_all_operations(
     assert waiting == [1]  # the COMMIT of offset 9, which is not there yet
 
 
-def test_rollbacks_of_sets_meet_only_what_waits_for_their_own(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("early", "expected"),
+    [
+        pytest.param(
+            [commit(1_000 + number, transaction_ids=[f"other{number}"]) for number in range(60)],
+            "ROLLED_BACK",
+            id="operations of other transactions",
+        ),
+        pytest.param(
+            [commit(1_000 + number) for number in range(60)], "WAITS", id="operations without an id"
+        ),
+        pytest.param(
+            [commit(*range(1_000, 1_060), transaction_ids=["set"] * 60)],
+            "WAITS",
+            id="one operation that names many halves",
+        ),
+    ],
+)
+def test_rollbacks_of_sets_meet_few_of_the_operations_that_wait(
+    early: list[Step], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a group's sets would be compared with all of its operations that wait."""
     largest: list[int] = []
@@ -267,10 +285,9 @@ def test_rollbacks_of_sets_meet_only_what_waits_for_their_own(
         return sql.run(text, values, **frames)
 
     monkeypatch.setattr("checker.rules.winner.run", explaining)
-    sets = [member(0, 2, f"set{number}") for number in range(60)]
-    early = [commit(1_000 + number, transaction_ids=[f"other{number}"]) for number in range(60)]
+    sets = [member(0, 2 + number, "set") for number in range(60)]
     told = Result([*sets, *early, *(rollback(offset) for offset in range(60))])
-    assert set(told.halves().values()) == {"ROLLED_BACK"}
+    assert set(told.halves().values()) == {expected}
     assert max(largest) < 10 * 60
 
 
