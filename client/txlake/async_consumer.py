@@ -29,7 +29,8 @@ class AsyncConsumer:
         self._consumer: Consumer | None = None
         self._polling: asyncio.Future[list[ConsumedMessage]] | None = None  # not returned yet
         self._is_giving_back = False  # what it has; begun and not ended
-        # Of poll, commit and seek: another task's call begins when this one's has ended.
+        # Of poll, commit, seek and the start of a run: another task's call begins when this one's
+        # has ended.
         self._lock = asyncio.Lock()
         # One thread: only one at a time may use a consumer.
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="txlake-async")
@@ -91,8 +92,9 @@ class AsyncConsumer:
     ) -> None:
         """Awaits a listener with messages until stop(), as `Consumer.run` with `options`.
 
-        `threads` is how many calls of the listener are awaited at once. A task that is cancelled
-        stops the run, and waits for the calls in hand.
+        `threads` is how many calls of the listener are awaited at once. What a poll() that was
+        cancelled had taken, the listener gets. A task that is cancelled stops the run, and waits
+        for the calls in hand.
         """
         loop = asyncio.get_running_loop()
 
@@ -102,7 +104,12 @@ class AsyncConsumer:
         def call(messages: Sequence[ConsumedMessage]) -> Any:
             return asyncio.run_coroutine_threadsafe(answer(messages), loop).result()
 
-        running = loop.run_in_executor(self._executor, partial(self.consumer.run, call, **options))
+        async with self._lock:  # a run commits: it begins before what nobody has seen
+            await self._give_back()
+            running = loop.run_in_executor(
+                self._executor, partial(self.consumer.run, call, **options)
+            )
+
         try:
             await asyncio.shield(running)
         except asyncio.CancelledError:

@@ -215,6 +215,32 @@ def test_a_listener_is_awaited_several_times_at_once(orders: LakeFactory, tmp_pa
     assert sorted(seen) == sorted([*expected, (1, 1, 1)])
 
 
+def test_a_listener_gets_what_a_poll_that_was_cancelled_had_taken(orders: LakeFactory) -> None:
+    seen: list[int] = []
+
+    async def main() -> None:
+        async with AsyncConsumer(orders.path, "points", ["orders"]) as consumer:
+
+            async def listen(messages: Sequence[ConsumedMessage]) -> None:
+                seen.extend(message.queue_offset for message in messages)
+                if seen[-1] == 4:
+                    consumer.stop()
+
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(consumer.poll(60.0), 0.1)
+            orders.deliver("orders", {0: 3})
+            assert consumer._polling is not None
+            await asyncio.wait([consumer._polling])
+
+            orders.deliver("orders", {0: 2})
+            await consumer.run(listen, commit_interval_ms=50)
+
+    asyncio.run(main())
+    assert seen == [0, 1, 2, 3, 4]
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        assert consumer.committed() == {("orders", 0): 5}
+
+
 def test_a_task_that_is_cancelled_stops_the_run(orders: LakeFactory) -> None:
     orders.deliver("orders", {0: 1})
 
