@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from queue import Empty, SimpleQueue
@@ -15,6 +17,8 @@ from txlake._assignment import Queue
 from txlake._consumed_message import ConsumedMessage
 from txlake._listener_call import Listener, call_listener
 from txlake._retries import RetryPolicy
+
+log = logging.getLogger("txlake.consumer")
 
 _TURN_S = 0.1  # of a lane on a thread, when other lanes wait for threads
 
@@ -133,12 +137,24 @@ class ListenerThreads:
             if task is None:
                 return
 
-            if isinstance(task, Lane):
-                self._work_through(task)
-            else:
-                (reason,) = call_listener(self._listener, [task.message])
-                task.outcomes.append(Outcome(task.message, reason, _now(), task.generation))
-            self._finished.put(task)
+            try:
+                self._work_on(task)
+            except BaseException:  # the thread goes on: the other queues need it
+                with suppress(Exception):  # a handler of the log can be the application's
+                    log.exception("a listener's thread failed; its messages come again")
+            finally:
+                self._finished.put(task)  # nobody hands out a queue that is not finished
+
+    def _work_on(self, task: Lane | Retried) -> None:
+        if isinstance(task, Lane):
+            self._work_through(task)
+            return
+
+        reason: str | None = "it was not handed out"
+        try:
+            (reason,) = call_listener(self._listener, [task.message])
+        finally:
+            task.outcomes.append(Outcome(task.message, reason, _now(), task.generation))
 
     def _work_through(self, lane: Lane) -> None:
         """Hands batches of a lane to the listener, for one turn of the thread."""

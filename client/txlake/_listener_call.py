@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from txlake._consumed_message import ConsumedMessage
 from txlake._counted import counted
+from txlake._foreign_text import error_text, value_text
 from txlake.consume_status import ConsumeStatus
 
 log = logging.getLogger("txlake.consumer")
@@ -19,30 +21,35 @@ Listener = Callable[[Sequence[ConsumedMessage]], Any]
 
 
 def call_listener(listener: Listener, messages: Sequence[ConsumedMessage]) -> list[str | None]:
-    """Returns for each message why it is to come again; None if it is done."""
+    """Returns for each message why it is to come again; None if it is done.
+
+    The application's code is the listener, and the methods of what it returns or raises, too.
+    """
     try:
-        answer = listener(messages)
+        return _reasons(listener(messages), len(messages))
     except BaseException as error:  # the thread goes on, whatever the application raises
-        first = messages[0]
-        log.warning(
-            "a listener failed at topic %s queue %d offset %d%s; it comes again later",
-            first.topic,
-            first.queue_id,
-            first.queue_offset,
-            f" and {len(messages) - 1} more" if len(messages) > 1 else "",
-            exc_info=True,
-        )
-        text = f"{type(error).__name__}: {error}".encode("utf-8", "replace").decode()
-        return [text] * len(messages)
+        with suppress(Exception):  # a handler of the log can be the application's
+            first = messages[0]
+            log.warning(
+                "a listener failed at topic %s queue %d offset %d%s; it comes again later",
+                first.topic,
+                first.queue_id,
+                first.queue_offset,
+                f" and {len(messages) - 1} more" if len(messages) > 1 else "",
+                exc_info=True,
+            )
+        return [error_text(error, BaseException)] * len(messages)
 
-    if isinstance(answer, Sequence) and not isinstance(answer, str | bytes):
-        if len(answer) == len(messages):
-            return [_reason(each) for each in answer]
-        answers = counted(len(answer), "answer")
-        text = f"the listener gave {answers} about {counted(len(messages), 'message')}"
-        return [text] * len(messages)
 
-    return [_reason(answer)] * len(messages)
+def _reasons(answer: Any, count: int) -> list[str | None]:
+    """Returns what an answer says of each of so many messages."""
+    if not isinstance(answer, Sequence) or isinstance(answer, str | bytes):
+        return [_reason(answer)] * count
+
+    if len(answer) == count:
+        return [_reason(answer[index]) for index in range(count)]
+    answers = counted(len(answer), "answer")
+    return [f"the listener gave {answers} about {counted(count, 'message')}"] * count
 
 
 def _reason(answer: Any) -> str | None:
@@ -50,4 +57,4 @@ def _reason(answer: Any) -> str | None:
         return None
     if answer is ConsumeStatus.RECONSUME_LATER:
         return "RECONSUME_LATER"
-    return f"the listener answered {answer!r:.200}, which is no ConsumeStatus"
+    return f"the listener answered {value_text(answer, BaseException)}, which is no ConsumeStatus"

@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any
 
 from txlake import protocol
+from txlake._foreign_text import error_text, value_text
 from txlake.message import Message
 
 log = logging.getLogger("txlake.listener")
@@ -127,13 +128,14 @@ def call_safely(
     """
     try:
         state = call(*args)
+        is_state = isinstance(state, LocalTransactionState)  # a proxy's class is its own code
     except caught as error:
         log.exception("a listener failed; its answer counts as UNKNOWN")
-        text = f"{type(error).__name__}: {error}".encode("utf-8", "replace").decode()
+        text = error_text(error, caught)
         return LocalTransactionState.UNKNOWN, text[:_REMARK_CHARACTERS_MAX]
 
-    if not isinstance(state, LocalTransactionState):
-        log.error("a listener answered %r; it counts as UNKNOWN", state)
+    if not is_state:
+        log.error("a listener answered %s; it counts as UNKNOWN", value_text(state, caught))
         return LocalTransactionState.UNKNOWN, f"not a LocalTransactionState: {type(state).__name__}"
 
     return state, ""

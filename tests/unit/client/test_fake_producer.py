@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -119,6 +121,59 @@ def test_an_exception_is_unknown_until_a_check() -> None:
     assert producer.check() == [ROLLBACK]
     assert producer.check(result.transaction_id) == [ROLLBACK]
     assert producer.rolled_back == [MESSAGE]
+
+
+class TextlessError(Exception):
+    """An error whose text fails."""
+
+    def __str__(self) -> str:
+        return "order " + self.args[0]  # a number
+
+
+class Lazy:
+    """An answer that finds out late what it is, and cannot; it cannot be shown, either."""
+
+    def __init__(self, kind: type | None = None) -> None:
+        self._kind = kind
+
+    @property
+    def __class__(self) -> type:
+        if self._kind is None:
+            raise RuntimeError("outside of a request")
+        return self._kind
+
+    def __repr__(self) -> str:
+        raise RuntimeError("outside of a request")
+
+
+@pytest.mark.parametrize(
+    ("make", "remark", "logged"),
+    [
+        (
+            partial(TextlessError, 7),
+            "TextlessError: <TextlessError without a text: TypeError>",
+            "a listener failed",
+        ),
+        (Lazy, "RuntimeError: outside of a request", "a listener failed"),
+        (
+            partial(Lazy, int),
+            "not a LocalTransactionState: Lazy",
+            "a listener answered <Lazy without a text: RuntimeError>; it counts as UNKNOWN",
+        ),
+    ],
+)
+def test_an_answer_whose_own_code_fails_is_unknown(
+    make: Callable[[], Any], remark: str, logged: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def execute(_message: HalfMessage, _arg: Any) -> Any:
+        answer = make()
+        if type(answer) is TextlessError:
+            raise answer
+        return answer
+
+    result = FakeTransactionProducer().send_message_in_transaction(MESSAGE, execute=execute)
+    assert (result.local_state, result.remark) == (UNKNOWN, remark)
+    assert logged in caplog.text
 
 
 def test_a_set_ends_as_one() -> None:

@@ -229,6 +229,90 @@ def test_an_answer_that_is_none_counts_as_later(orders: LakeFactory, answer: Any
         wait_until(lambda: states(orders).get((0, 0)) == ("done", 1), "the retry")
 
 
+class TextlessError(Exception):
+    """An error whose text fails."""
+
+    def __str__(self) -> str:
+        return "order " + self.args[0]  # a number
+
+
+class Unprintable:
+    """An answer that cannot be shown."""
+
+    def __init__(self, shown: str | None = None) -> None:
+        self._shown = shown
+
+    def __repr__(self) -> str:
+        if self._shown is None:
+            raise SystemExit("the session is detached")
+        return self._shown
+
+
+class Unmeasurable(list[None]):
+    """A list of answers that cannot be counted."""
+
+    def __len__(self) -> int:
+        raise ValueError("the cursor is closed")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (TextlessError(7), "TextlessError: <TextlessError without a text: TypeError>"),
+        (
+            Unprintable(),
+            "the listener answered <Unprintable without a text: SystemExit>, which is no "
+            "ConsumeStatus",
+        ),
+        ([Unprintable("\ud800")], "the listener answered ?, which is no ConsumeStatus"),
+        (Unmeasurable(), "ValueError: the cursor is closed"),
+    ],
+)
+def test_a_queue_goes_on_behind_an_answer_whose_own_code_fails(
+    orders: LakeFactory, answer: Any, reason: str
+) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def listener(messages: Sequence[ConsumedMessage]) -> Any:
+        (message,) = messages
+        seen.append((message.queue_offset, message.reconsume_times))
+        if seen[-1] != (1, 0):
+            return None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    orders.deliver("orders", {0: 3})
+    with running(orders, listener, threads=1, retry_delays_ms=[50]):
+        wait_until(lambda: len(seen) == 4, "three and a retry", deadline_s=60, seen=lambda: seen)
+    assert sorted(seen) == [(0, 0), (1, 0), (1, 1), (2, 0)]
+    (attempt,) = next(
+        row["attempts"] for row in rows(orders, "consumer_retries") if row["state"] != "done"
+    )
+    assert attempt["reason"] == reason
+
+
+def test_a_thread_that_fails_goes_on_and_its_messages_come_again(
+    orders: LakeFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, int]] = []
+    failing = {(1, 0), (2, 1)}  # a message of a lane, and one that comes again
+
+    def call(_listener: Any, messages: Sequence[ConsumedMessage]) -> list[str | None]:
+        places = [(message.queue_offset, message.reconsume_times) for message in messages]
+        seen.extend(places)
+        if failing & set(places):
+            failing.difference_update(places)
+            raise MemoryError
+        return ["refused" if place == (2, 0) else None for place in places]
+
+    monkeypatch.setattr("txlake._lanes.call_listener", call)
+    orders.deliver("orders", {0: 4})
+    with running(orders, print, threads=1, retry_delays_ms=[50]):
+        wait_until(lambda: (2, 2) in seen, "the second retry", deadline_s=60, seen=lambda: seen)
+    assert sorted(seen) == [(0, 0), (1, 0), (1, 0), (2, 0), (2, 1), (2, 2), (3, 0)]
+
+
 def test_a_slow_listener_holds_up_its_consumer_and_not_its_session(orders: LakeFactory) -> None:
     began, may_end = threading.Event(), threading.Event()
 
