@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Literal
@@ -350,6 +350,22 @@ class Consumer:
 
             if self._guard.is_here:  # the queues of a process that forked are still its own
                 self._queues.close()
+
+    def _put_back(self, messages: Iterable[ConsumedMessage]) -> None:
+        """Goes back to before messages that poll() has returned: they come again.
+
+        Input: of each queue in their order. What is another consumer's by now is left to it, and
+        what was deleted meanwhile to `out_of_range_reset`, as of any position.
+        """
+        self._check_open()
+        firsts: dict[tuple[str, int], int] = {}
+        for message in messages:
+            firsts.setdefault((message.topic, message.queue_id), message.queue_offset)
+
+        held = self._queues.buffers.positions()
+        for queue, offset in firsts.items():
+            if queue in held:
+                self._queues.seek(queue, offset)
 
     def _check_open(self) -> None:
         if self._is_closed:

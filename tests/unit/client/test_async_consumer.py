@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction
 
 from tests.support.lake_factory import LakeFactory
 from txlake import (
     AsyncConsumer,
+    ClosedError,
     ConsumedMessage,
     Consumer,
     ConsumeStatus,
     LakeError,
+    OffsetOutOfRangeError,
     StoreAwayError,
 )
+from txlake.protocol import floor_id
 
 
 @pytest.fixture
@@ -151,7 +156,7 @@ def test_a_commit_that_is_cancelled_or_fails_passes_nothing_when_it_is_tried_aga
 
     async def main() -> None:
         async with AsyncConsumer(orders.path, "points", ["orders"]) as consumer:
-            poll, seek = consumer.consumer.poll, consumer.consumer.seek
+            poll, put_back = consumer.consumer.poll, consumer.consumer._put_back
 
             def slow_poll(*arguments: Any) -> list[ConsumedMessage]:
                 messages = poll(*arguments)
@@ -160,13 +165,13 @@ def test_a_commit_that_is_cancelled_or_fails_passes_nothing_when_it_is_tried_aga
 
             failures = [StoreAwayError("the store does not answer")]
 
-            def failing_seek(*arguments: Any) -> None:
+            def failing_put_back(*arguments: Any) -> None:
                 if failures:
                     raise failures.pop()
-                seek(*arguments)
+                put_back(*arguments)
 
             monkeypatch.setattr(consumer.consumer, "poll", slow_poll)
-            monkeypatch.setattr(consumer.consumer, "seek", failing_seek)
+            monkeypatch.setattr(consumer.consumer, "_put_back", failing_put_back)
             for call in (consumer.poll(60.0), consumer.commit()):
                 with pytest.raises(asyncio.TimeoutError):
                     await asyncio.wait_for(call, 0.1)
@@ -239,6 +244,122 @@ def test_a_listener_gets_what_a_poll_that_was_cancelled_had_taken(orders: LakeFa
     assert seen == [0, 1, 2, 3, 4]
     with Consumer(orders.path, "points", ["orders"]) as consumer:
         assert consumer.committed() == {("orders", 0): 5}
+
+
+@pytest.mark.parametrize("error", [None, ValueError("the application's own")])
+def test_a_close_stops_the_run(orders: LakeFactory, error: Exception | None) -> None:
+    orders.deliver("orders", {0: 1})
+
+    async def main() -> None:
+        came = asyncio.Event()
+
+        async def listen(_messages: Sequence[ConsumedMessage]) -> None:
+            came.set()
+
+        async with AsyncConsumer(orders.path, "points", ["orders"]) as consumer:
+            running = asyncio.ensure_future(consumer.run(listen))
+            await asyncio.wait_for(came.wait(), 60)
+            try:
+                if error is not None:
+                    raise error
+            finally:
+                await asyncio.wait_for(consumer.close(), 60)
+                await asyncio.wait_for(running, 60)
+
+    if error is None:
+        asyncio.run(main())
+    else:
+        with pytest.raises(ValueError, match="the application's own"):
+            asyncio.run(main())
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        assert consumer.committed() == {("orders", 0): 1}
+
+
+def test_what_would_wait_for_the_run_that_waits_for_it_is_an_error(orders: LakeFactory) -> None:
+    orders.deliver("orders", {0: 1})
+    errors: list[str] = []
+
+    async def main() -> None:
+        async def listen(_messages: Sequence[ConsumedMessage]) -> None:
+            for call in (
+                consumer.poll,
+                consumer.commit,
+                lambda: consumer.seek("orders", 0, 0),
+                consumer.lag,
+                lambda: consumer.run(listen),
+                consumer.close,
+            ):
+                try:
+                    await call()
+                except RuntimeError as error:
+                    errors.append(str(error))
+            consumer.stop()
+
+        async with AsyncConsumer(orders.path, "points", ["orders"]) as consumer:
+            await asyncio.wait_for(consumer.run(listen), 90)
+            assert await consumer.lag() == {("orders", 0): 0}
+
+        with pytest.raises(ClosedError, match="the consumer is closed"):
+            await consumer.poll()
+        consumer.stop()
+
+    asyncio.run(main())
+    assert len(errors) == 6
+    assert all(error.startswith("run() is on: ") for error in errors[:5])
+    assert errors[5].startswith("close() in a listener would wait")
+
+
+@pytest.mark.parametrize("timeout_s", [300.0, math.inf])
+def test_nothing_waits_for_a_poll_that_was_cancelled(orders: LakeFactory, timeout_s: float) -> None:
+    async def main() -> None:
+        async with AsyncConsumer(orders.path, "points", ["orders"]) as consumer:
+            for call in (
+                lambda: consumer.poll(0.1),
+                consumer.commit,
+                lambda: consumer.seek("orders", 0, 0),
+                consumer.close,
+            ):
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(consumer.poll(timeout_s), 0.1)
+                await asyncio.wait_for(call(), 60)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("reset", "then"), [("earliest", [3, 4, 5]), ("latest", []), ("stop", None)]
+)
+def test_what_a_cancelled_poll_had_taken_and_retention_deleted_stops_no_call(
+    orders: LakeFactory, reset: Any, then: list[int] | None
+) -> None:
+    async def main() -> None:
+        async with AsyncConsumer(
+            orders.path, "points", ["orders"], out_of_range_reset=reset
+        ) as consumer:
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(consumer.poll(60.0), 0.1)
+            orders.deliver("orders", {0: 3})
+            assert consumer._polling is not None
+            await asyncio.wait([consumer._polling])
+            orders.deliver("orders", {0: 3})
+            DeltaTable(orders.table("orders")).delete(
+                "queue_offset < 3",
+                commit_properties=CommitProperties(app_transactions=[Transaction(floor_id(0), 3)]),
+            )
+
+            await consumer.commit()
+            if then is None:
+                with pytest.raises(OffsetOutOfRangeError):
+                    await consumer.poll(5.0)
+                await consumer.seek("orders", 0, 3)
+                assert len(await consumer.poll(5.0)) == 3
+            else:
+                assert [m.queue_offset for m in await consumer.poll(2.0)] == then
+            await consumer.commit()
+
+    asyncio.run(main())
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        assert consumer.committed() == {("orders", 0): 6}
 
 
 def test_a_task_that_is_cancelled_stops_the_run(orders: LakeFactory) -> None:

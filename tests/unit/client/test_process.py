@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -9,12 +10,14 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.support.in_memory_job import InMemoryJob
 from txlake import (
+    AsyncConsumer,
     ClosedError,
     Consumer,
     HalfMessage,
@@ -104,6 +107,31 @@ def test_a_consumer_that_forked_says_so_and_keeps_its_queues(tmp_path: Path) -> 
 
     said = in_child(make)
     assert said.startswith("ClosedError: Delta's library was used in this process before it forked")
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_consumer_for_asyncio_that_forked_says_so_and_keeps_its_queues(tmp_path: Path) -> None:
+    job = InMemoryJob(tmp_path / "lake")
+    job.half("tx")
+    job.end("COMMIT", 0)
+    job.run()
+    loop = asyncio.new_event_loop()
+    consumer = AsyncConsumer(job.lake.path, "points", ["orders"])
+    loop.run_until_complete(consumer.__aenter__())
+
+    async def listen(_messages: object) -> None:
+        return None
+
+    for call in (consumer.poll, consumer.commit, consumer.lag, partial(consumer.run, listen)):
+        said = in_child(lambda call=call: asyncio.run(call()) and None)  # type: ignore[misc]
+        assert said.startswith("ClosedError: the consumer was made before a fork"), call
+    assert in_child(lambda: asyncio.run(consumer.close())) == "nothing"
+    assert in_child(consumer.stop) == "nothing"
+
+    assert len(loop.run_until_complete(consumer.poll(5.0))) == 1
+    loop.run_until_complete(consumer.commit())  # the queues are still its own
+    loop.run_until_complete(consumer.close())
+    loop.close()
 
 
 def threads() -> list[str]:
