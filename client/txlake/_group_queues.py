@@ -203,14 +203,13 @@ class GroupQueues:
         return lost
 
     def close(self) -> None:
-        """Leaves the group, and gives all queues back."""
-        self.leave()  # first: nobody counts on this member for free queues
-        self.ownership.release()
+        """Leaves the group, and gives all queues back.
 
-    def leave(self) -> None:
-        """Leaves the group, if this consumer has joined it."""
+        Where a step fails, all goes on as before; another call does what is left to do.
+        """
         if self._membership is not None:
-            self._membership.leave()
+            self._membership.leave()  # first: nobody counts on this member for free queues
+        self.ownership.release()
 
     def _drop_lost(self) -> None:
         for queue in self.ownership.take_lost():

@@ -89,9 +89,10 @@ class Membership:
             self._write(self._row)
 
     def leave(self) -> None:
-        """Writes that the member is gone, if it has joined."""
+        """Writes that the member is gone, if it has joined; its next heartbeat joins anew."""
         if self._beat_at is not None:
             self._write(replace(self._row, has_left=True))
+            self._beat_at = None
 
     def topics_by_member(self) -> dict[str, frozenset[str]]:
         """Returns the members of the group whose session is not over, with their topics.

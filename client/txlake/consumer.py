@@ -152,8 +152,8 @@ class Consumer:
         try:
             self._queues.start(None if wait_for_owner_ms is None else wait_for_owner_ms / 1000)
         except BaseException:
-            with suppress(TxlakeError):  # it would stay a member for a session
-                self._queues.leave()
+            with suppress(TxlakeError):  # it would stay a member, and an owner, for a session
+                self._queues.close()
             raise
 
     def _open_queues(
@@ -344,12 +344,15 @@ class Consumer:
         self._stopped.set()
 
     def close(self) -> None:
-        """Gives the queues back: another consumer can take them at once. It commits nothing."""
-        if not self._is_closed:
-            self._is_closed = True
+        """Gives the queues back: another consumer can take them at once. It commits nothing.
 
+        Errors: LakeError; the consumer is not closed then: close it again.
+        """
+        if not self._is_closed:
             if self._guard.is_here:  # the queues of a process that forked are still its own
                 self._queues.close()
+
+            self._is_closed = True
 
     def _put_back(self, messages: Iterable[ConsumedMessage]) -> None:
         """Goes back to before messages that poll() has returned: they come again.

@@ -21,6 +21,7 @@ from tests.support.wait import wait_until
 from txlake import Consumer, GroupBusyError, LakeError, StaleGenerationError, StoreAwayError
 from txlake._consumer_offsets import Commit, ConsumerOffsets
 from txlake._members import ConsumerMembers
+from txlake._queues import QueueBuffers
 from txlake._topic_reader import TopicReader
 
 QUEUES = 4
@@ -60,6 +61,47 @@ def test_members_that_join_and_leave_share_all_queues(orders: LakeFactory) -> No
     one.close()
     settle(three, counts=[4])
     three.close()
+
+
+@pytest.mark.parametrize("table", [ConsumerMembers, ConsumerOffsets])
+def test_a_close_that_fails_is_made_again(
+    orders: LakeFactory, table: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders.deliver("orders", {0: 2})
+    with Consumer(orders.path, "points", ["orders"]) as one:
+
+        def fail(*_arguments: Any) -> Any:
+            raise StoreAwayError("the store does not answer")
+
+        for _ in range(2):
+            with monkeypatch.context() as patch:
+                patch.setattr(table, "write", fail)
+                with pytest.raises(StoreAwayError):
+                    one.close()
+        assert ids(one) == [0, 1, 2, 3]  # it goes on, a member and an owner
+        assert len(poll_all(one, 2)) == 2
+        one.commit()
+
+        one.close()
+        with Consumer(orders.path, "points", ["orders"]) as two:  # at once
+            assert ids(two) == [0, 1, 2, 3]
+            assert two.committed()["orders", 0] == 2
+
+
+@pytest.mark.parametrize("options", [{}, {"queues": {"orders": list(range(QUEUES))}}])
+def test_a_start_that_fails_keeps_no_queue(
+    orders: LakeFactory, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_arguments: Any) -> Any:
+        raise LakeError("the topic's table is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(QueueBuffers, "add", fail)  # the queues are taken then
+        with pytest.raises(LakeError):
+            Consumer(orders.path, "points", ["orders"], **options)
+
+    with Consumer(orders.path, "points", ["orders"]) as two:
+        assert ids(two) == [0, 1, 2, 3]
 
 
 def test_a_queue_changes_hands_when_what_was_polled_is_committed(orders: LakeFactory) -> None:
