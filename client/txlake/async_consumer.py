@@ -135,7 +135,7 @@ class AsyncConsumer:
             raise
 
     def stop(self) -> None:
-        """Ends run() when the messages in hand are done."""
+        """Ends run() when the messages in hand are done, as `Consumer.stop`."""
         if not self._is_closed and self._guard.is_here:
             self.consumer.stop()
 

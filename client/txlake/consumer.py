@@ -306,6 +306,8 @@ class Consumer:
 
         Meanwhile its queue goes on; with `is_ordered` it waits for the message.
 
+        A run that stop() has ended can be followed by another one.
+
         Units: milliseconds. Replay: a message can come more than once, after a crash.
         Errors: LakeError, OffsetGapError, OffsetOutOfRangeError, ValueError; with `queues`
         StaleGenerationError. A store that is away is waited for.
@@ -339,8 +341,14 @@ class Consumer:
             self._stopped.is_set,
         ).run()  # fmt: skip
 
+        # Not where the run fails: who runs again after errors ends by a stop() of meanwhile.
+        self._stopped.clear()
+
     def stop(self) -> None:
-        """Ends run() when the messages in hand are done: from any thread or signal handler."""
+        """Ends run() when the messages in hand are done: from any thread or signal handler.
+
+        While none is on it ends the next one at its beginning: a signal can come before it.
+        """
         self._stopped.set()
 
     def close(self) -> None:

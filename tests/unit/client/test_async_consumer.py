@@ -378,6 +378,13 @@ def test_a_task_that_is_cancelled_stops_the_run(orders: LakeFactory) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await task
 
+            came.clear()
+            orders.deliver("orders", {0: 1})
+            task = asyncio.ensure_future(consumer.run(listen))  # another one can follow
+            await asyncio.wait_for(came.wait(), 60)
+            consumer.stop()
+            await asyncio.wait_for(task, 60)
+
     asyncio.run(main())
     with Consumer(orders.path, "points", ["orders"]) as consumer:
-        assert consumer.committed() == {("orders", 0): 1}
+        assert consumer.committed() == {("orders", 0): 2}

@@ -313,6 +313,50 @@ def test_a_thread_that_fails_goes_on_and_its_messages_come_again(
     assert sorted(seen) == [(0, 0), (1, 0), (1, 0), (2, 0), (2, 1), (2, 2), (3, 0)]
 
 
+def test_a_stop_ends_one_run_that_is_on_or_the_next_one(
+    orders: LakeFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def listener(messages: Sequence[ConsumedMessage]) -> None:
+        seen.extend(message.queue_offset for message in messages)
+        for _ in range(2):  # twice is once
+            consumer.stop()
+
+    orders.deliver("orders", {0: 1})
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        consumer.stop()  # a signal that comes before the run
+        consumer.run(listener)
+        assert seen == []
+
+        for expected in ([0], [0, 1]):
+            run_with_deadline(consumer, listener)
+            assert seen == expected
+            assert consumer.committed()["orders", 0] == len(expected)
+            orders.deliver("orders", {0: 1})
+
+        def fail(*_arguments: Any) -> None:
+            consumer.stop()
+            raise OSError("the table cannot be read")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(GroupQueues, "look", fail)
+            with pytest.raises(OSError, match="cannot be read"):
+                consumer.run(listener)
+        consumer.run(listener)  # who runs again after an error ends, too
+        assert seen == [0, 1]
+        run_with_deadline(consumer, listener)
+        assert seen == [0, 1, 2]
+
+
+def run_with_deadline(consumer: Consumer, listener: Callable[..., Any]) -> None:
+    """Run a listener that stops its consumer."""
+    thread = threading.Thread(target=consumer.run, args=(listener,), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive(), "the run is still on"
+
+
 def test_a_slow_listener_holds_up_its_consumer_and_not_its_session(orders: LakeFactory) -> None:
     began, may_end = threading.Event(), threading.Event()
 
