@@ -2,7 +2,8 @@
 
 Every write appends to the very version that was read, or it fails and is decided again. Of the rows
 of a key the newest holds. A writer that finds too many files writes the newest row of each key into
-one, and drops the rest: nothing reads an older row. Only the SDK (delta-rs) writes these tables.
+one, and drops the rest: nothing reads an older row. Readers that find this begin anew. Only the SDK
+(delta-rs) writes these tables.
 
 If a table was deleted, the next read makes it anew, without rows.
 """
@@ -137,11 +138,10 @@ class CompareAndSetTable(Generic[KeyT, RowT]):
             is_new = self._files.refresh(from_checkpoint=True)
 
         self._check_owner()
-        if is_new:
-            self._forget_another_table()
-
-        if not self._read <= self._files.files.keys():  # the table was made smaller
-            self._newest = {key: row for key, row in self._newest.items() if self.is_kept(row)}
+        table_id = str(self._files.table.metadata().id) if is_new else self._table_id
+        if not self._read <= self._files.files.keys():
+            self._forget(table_id)
+        self._table_id = table_id
 
         new = [path for path in self._files.files if path not in self._read]
         if new:
@@ -152,19 +152,22 @@ class CompareAndSetTable(Generic[KeyT, RowT]):
 
         self._read = set(self._files.files)
 
-    def _forget_another_table(self) -> None:
-        """Forgets the rows of a table that was deleted: the new one has others."""
-        table_id = str(self._files.table.metadata().id)
-        if self._table_id not in ("", table_id):
+    def _forget(self, table_id: str) -> None:
+        """Forgets all rows: the table was made smaller, or it was deleted and another is there.
+
+        A row that is kept is among those that are read next. One that is not can have been newer
+        than the row that this reader has seen last: that one would come back with its next write.
+        """
+        # A new id alone is no loss: of two that make a table at once the second gives it its id.
+        if table_id != self._table_id:
             log.warning(
                 "%s was deleted, and another table is there: %s",
                 self._files.uri,
                 self.after_loss,
             )
-            self._read = set()
-            self._newest = {}
 
-        self._table_id = table_id
+        self._read = set()
+        self._newest = {}
 
     def _check_owner(self) -> None:
         """Checks that the table is this lake's; one that names no lake may stay: it has no id."""

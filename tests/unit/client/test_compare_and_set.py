@@ -1,0 +1,142 @@
+"""A reader of the SDK's own tables has no row that a compaction has left out."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from txlake._members import ConsumerMembers, Membership
+from txlake._retries import (
+    DEAD,
+    WAITING,
+    Attempt,
+    ConsumerRetries,
+    GroupRetries,
+    RetryPolicy,
+    resumed,
+)
+
+FILES_MAX = 6
+POLICY = RetryPolicy((0,), 16)
+KEY = ("points", "orders", 0, 5)
+
+
+@pytest.fixture(autouse=True)
+def _small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txlake._compare_and_set._FILES_MAX", FILES_MAX)
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return str(tmp_path / "consumer_retries")
+
+
+def retries(uri: str) -> GroupRetries:
+    return GroupRetries(ConsumerRetries(uri), "points")
+
+
+def refuse(group: GroupRetries, offset: int, reason: str | None = "no") -> None:
+    now = datetime.now(timezone.utc)
+    group.write([Attempt(("orders", 0), offset, 0, 1, reason, now)], POLICY)
+
+
+def fill(group: GroupRetries, first: int) -> int:
+    """Write until the next write finds too many files. Output: how many rows."""
+    group.refresh()
+    count = 0
+    while len(group.table._files.files) < FILES_MAX:
+        refuse(group, first + count)
+        group.refresh()
+        count += 1
+    return count
+
+
+def states(uri: str) -> dict[int, str]:
+    """Return the states that a new reader sees, by offset."""
+    return {row.queue_offset: row.state for row in ConsumerRetries(uri).newest().values()}
+
+
+def test_a_message_that_is_done_does_not_wait_again_by_the_next_compaction(uri: str) -> None:
+    one, two = retries(uri), retries(uri)
+    refuse(two, 5)
+    others = range(100, 100 + fill(two, 100))
+    one.refresh()
+    assert one.waiting_offsets(("orders", 0)) == dict.fromkeys((5, *others), 1)
+
+    refuse(two, 5, None)  # the row says that it is done, and is dropped at once
+    one.refresh()
+    assert len(one.table._files.files) == 1
+    assert one.waiting_offsets(("orders", 0)) == dict.fromkeys(others, 1)
+
+    fill(one, 200)
+    refuse(one, 300)  # it compacts
+    assert 5 not in states(uri)
+    two.refresh()
+    assert two.row(("orders", 0), 5) is None
+
+
+def test_a_compaction_keeps_what_waits_is_dead_or_was_resumed(uri: str) -> None:
+    one, two = retries(uri), retries(uri)
+    refuse(two, 4)
+    now = datetime.now(timezone.utc)
+    dying = [Attempt(("orders", 0), offset, 16, 1, "no", now) for offset in (5, 6)]
+    two.write(dying, POLICY)
+    one.refresh()
+    two.table.write(lambda newest, _now: [resumed(newest[KEY])])
+
+    others = range(100, 101 + fill(two, 100))
+    refuse(two, others[-1])  # it compacts
+    one.refresh()
+    assert len(one.table._files.files) == 1
+    expected = {4: WAITING, 5: WAITING, 6: DEAD, **dict.fromkeys(others, WAITING)}
+    assert states(uri) == expected
+    assert {row.queue_offset: row.state for row in one.table.newest().values()} == expected
+    assert one.table.newest()[KEY].retries == 0
+
+
+def test_a_member_that_has_left_stays_away_after_a_compaction(tmp_path: Path) -> None:
+    uri = str(tmp_path / "consumer_members")
+    tables = [ConsumerMembers(uri), ConsumerMembers(uri)]
+    one, two = (
+        Membership(table, "points", name, ("orders",), 30_000)
+        for table, name in zip(tables, ("one", "two"), strict=True)
+    )
+    one.heartbeat()
+    two.heartbeat()
+    while len(tables[1]._files.files) < FILES_MAX:
+        two._write(two._row)
+        two.topics_by_member()
+    assert sorted(one.topics_by_member()) == ["one", "two"]
+
+    two.leave()  # and its row is dropped at once
+    assert sorted(one.topics_by_member()) == ["one"]
+
+
+def test_the_second_of_two_that_make_a_table_at_once_deletes_nothing(
+    uri: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = retries(uri)
+    one.refresh()
+    create_again(uri, 1)
+    one.refresh()
+    refuse(one, 5)
+    create_again(uri, 3)
+    one.refresh()
+    assert one.waiting_offsets(("orders", 0)) == {5: 1}
+    assert one.table._table_id == str(one.table._files.table.metadata().id)
+    assert caplog.records == []
+
+
+def create_again(uri: str, version: int) -> None:
+    """Write what delta-rs does when another has made the table since it looked for one."""
+    log = Path(uri, "_delta_log")
+    entries = [json.loads(line) for line in (log / f"{0:020}.json").read_text().splitlines()]
+    for entry in entries:
+        if "metaData" in entry:
+            entry["metaData"]["id"] = str(uuid.uuid4())
+    text = "\n".join(json.dumps(entry) for entry in entries)
+    (log / f"{version:020}.json").write_text(text)
