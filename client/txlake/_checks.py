@@ -40,6 +40,7 @@ log = logging.getLogger("txlake.checks")
 _repeated = RepeatedLines(log)
 
 _POLL_S = 0.2
+_POLL_INTERVAL_MS = 300_000  # Kafka's default; it must not be less than the session
 _RETRY_S = 1.0
 _FULL_WARNING_S = 60.0
 # The half queue, the offsets and the transaction id of the halves that a check is about.
@@ -150,6 +151,9 @@ class CheckAnswerer:
         consumer = Consumer(
             {
                 "session.timeout.ms": self._options.check_session_timeout_ms,
+                "max.poll.interval.ms": max(
+                    _POLL_INTERVAL_MS, self._options.check_session_timeout_ms
+                ),
                 "message.max.bytes": self._batch_bytes_max,
                 "receive.message.max.bytes": protocol.RECEIVED_BYTES_MAX,
                 **self._settings,

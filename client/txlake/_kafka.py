@@ -52,8 +52,13 @@ REPORT_S = 5.0
 def client_settings(bootstrap_servers: str, client: Mapping[str, Any] | None) -> dict[str, Any]:
     """Returns the user's Kafka settings with the server list.
 
-    Errors: ValueError naming a setting that the SDK must own.
+    Errors: ValueError naming a setting that the SDK must own, or what is no setting.
     """
+    if not isinstance(bootstrap_servers, str) or not bootstrap_servers:
+        raise ValueError(f"bootstrap_servers {bootstrap_servers!r}: host:port, several with commas")
+    if client is not None and not isinstance(client, Mapping):
+        raise ValueError(f"client {client!r}: a dict of settings")
+
     settings = dict(client or {})
     for name in ("bootstrap.servers", "group.id", "enable.auto.commit", *_FIXED):
         if name in settings:
@@ -61,15 +66,27 @@ def client_settings(bootstrap_servers: str, client: Mapping[str, Any] | None) ->
     return {"bootstrap.servers": bootstrap_servers, **settings}
 
 
+def _make_producer(settings: dict[str, Any]) -> Producer:
+    """Returns Kafka's producer. Errors: ValueError with what its library says of a setting."""
+    try:
+        return Producer(settings, logger=CLIENT_LOGGER)
+    except (KafkaException, TypeError, ValueError) as error:
+        reason = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+        raise ValueError(f"the settings of Kafka's client: {reason.strip()}") from error
+
+
 class KafkaSender:
-    """A sender of records. A thread of its own calls delivery reports, then `after_poll`."""
+    """A sender of records. A thread of its own calls delivery reports, then `after_poll`.
+
+    Errors: ValueError for a setting that Kafka's client does not take.
+    """
 
     def __init__(self, settings: Mapping[str, Any], options: ProducerOptions) -> None:
         self._timeout_s = options.send_timeout_ms / 1000
         self._last_error = ""  # the client's latest error
 
         # Any: the client takes a list of (str, bytes), its annotations do not.
-        self._producer: Any = Producer(
+        self._producer: Any = _make_producer(
             {
                 "linger.ms": options.half_linger_ms,
                 "delivery.timeout.ms": options.send_timeout_ms,
@@ -81,8 +98,7 @@ class KafkaSender:
                 "error_cb": self._note,
                 **settings,
                 **_FIXED,
-            },
-            logger=CLIENT_LOGGER,
+            }
         )
 
         self._partitions: dict[str, tuple[int, float]] = {}

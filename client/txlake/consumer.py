@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import socket
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Literal
 
 from txlake import protocol
@@ -24,6 +23,7 @@ from txlake._listener_call import Listener
 from txlake._members import TABLE as MEMBERS
 from txlake._members import ConsumerMembers, Membership
 from txlake._message_filter import make_filter
+from txlake._numbers import is_whole, is_whole_number, require_seconds, require_whole
 from txlake._ownership import Ownership
 from txlake._paths import is_in_store
 from txlake._poll_backoff import PollBackoff
@@ -36,7 +36,7 @@ from txlake.errors import ClosedError, OffsetOutOfRangeError, TxlakeError, Unkno
 
 # RocketMQ's: a message that is refused comes again after the delays of the levels 3 to 18.
 RETRY_DELAYS_MS = protocol.delay_levels_ms()[2:]
-_INT_MAX = 2**31 - 1
+_DELAY_MS_MAX = 10 * 365 * 86_400_000  # an instant that far away can be written
 
 
 class Consumer:
@@ -89,13 +89,14 @@ class Consumer:
         max_poll_records: int = 500,
         store_look_ms_max: int = 500,
     ) -> None:
-        if not protocol.matches(protocol.GROUP_PATTERN, group):
+        if not isinstance(group, str) or not protocol.matches(protocol.GROUP_PATTERN, group):
             raise ValueError(f"group {group!r}: {protocol.GROUP_PATTERN}")
 
-        if isinstance(topics, str) or not topics:
+        if isinstance(topics, str) or not _is_iterable(topics) or not topics:
             raise ValueError(f"topics {topics!r}: a list with at least one name")
         for topic in topics:  # it would wait for ever for a topic that cannot be
-            if not protocol.matches(protocol.TOPIC_PATTERN, topic) or topic in protocol.NO_TOPICS:
+            is_name = isinstance(topic, str) and protocol.matches(protocol.TOPIC_PATTERN, topic)
+            if not is_name or topic in protocol.NO_TOPICS:
                 raise ValueError(f"topic {topic!r}: {protocol.TOPIC_PATTERN}, not '.' or '..'")
 
         if auto_offset_reset not in ("earliest", "latest"):
@@ -107,22 +108,28 @@ class Consumer:
             ("max_poll_records", max_poll_records),
             ("store_look_ms_max", store_look_ms_max),
         ):
-            if not 1 <= value <= _INT_MAX:  # NaN is not, either
-                raise ValueError(f"{name} {value!r}: 1 or more, up to {_INT_MAX}")
+            require_whole(name, value, 1)
+        if wait_for_owner_ms is not None:
+            require_whole("wait_for_owner_ms", wait_for_owner_ms, 0)
 
-        if isinstance(keys, str):
+        is_list = isinstance(keys, Collection) and not isinstance(keys, str)
+        if keys is not None and not (is_list and all(isinstance(key, str) for key in keys)):
             raise ValueError(f"keys {keys!r}: a list")
         expressions: Mapping[str, str] = topics if isinstance(topics, Mapping) else {}
         filters = {topic: make_filter(expressions.get(topic), keys) for topic in topics}
+
+        is_dict = isinstance(queues, Mapping)
+        if queues is not None and not (is_dict and all(map(_is_iterable, queues.values()))):
+            raise ValueError(f"queues {queues!r}: a dict, of each topic a list of numbers")
 
         unknown = set(queues or {}) - set(topics)
         if unknown:
             raise ValueError(f"queues {sorted(unknown)}: not in topics {list(topics)}")
 
         queue_ids = itertools.chain.from_iterable((queues or {}).values())
-        negative = [queue_id for queue_id in queue_ids if queue_id < 0]
-        if negative:
-            raise ValueError(f"queues {negative}: 0 or more")
+        wrong = [queue_id for queue_id in queue_ids if not is_whole(queue_id, 0)]
+        if wrong:
+            raise ValueError(f"queues {wrong}: 0 or more")
 
         note_delta_is_used()
         self._guard = ProcessGuard("consumer")
@@ -201,14 +208,14 @@ class Consumer:
 
         It also renews the hold on the queues: call it more often than every `session_timeout_ms`.
         Errors: LakeError, OffsetGapError, OffsetOutOfRangeError, GroupBusyError,
-        StaleGenerationError.
+        StaleGenerationError; ValueError for a number that is none.
         """
-        if math.isnan(timeout_s):
-            raise ValueError(f"timeout_s {timeout_s!r}: a number of seconds")
-
-        deadline = time.monotonic() + timeout_s
+        require_seconds("timeout_s", timeout_s)
         if max_records is None:
             max_records = self._poll_records_max
+        require_whole("max_records", max_records, 0)
+
+        deadline = time.monotonic() + timeout_s
 
         while True:
             self._check_open()
@@ -232,10 +239,13 @@ class Consumer:
     def seek(self, topic: str, queue_id: int, offset: int) -> None:
         """Goes on at another offset of a queue; commit() stores it.
 
-        Errors: UnknownTopicError for a queue that is not this consumer's; OffsetOutOfRangeError.
+        Errors: UnknownTopicError for a queue that is not this consumer's; OffsetOutOfRangeError;
+        ValueError for an offset that is no whole number.
         """
         self._check_open()
         self._check_owned(topic, queue_id)
+        if not is_whole_number(offset):
+            raise ValueError(f"offset {offset!r}: a whole number")
 
         end = self._queues.buffers.ends()[topic, queue_id]
         begin = self._queues.buffers.begins()[topic, queue_id]
@@ -244,7 +254,7 @@ class Consumer:
                 f"topic {topic} queue {queue_id}: offset {offset}; {begin} to {end} are allowed"
             )
 
-        self._queues.seek((topic, queue_id), offset)
+        self._queues.seek((topic, queue_id), int(offset))
 
     def seek_to_time(self, at: datetime) -> dict[tuple[str, int], int]:
         """Goes on at the first message of each queue that was delivered at an instant or later.
@@ -255,8 +265,12 @@ class Consumer:
         Output: the new positions. Errors: ValueError for an instant without a time zone; LakeError.
         """
         self._check_open()
-        if not isinstance(at, datetime) or at.tzinfo is None:
+        if not isinstance(at, datetime) or at.utcoffset() is None:
             raise ValueError(f"at {at!r}: an instant with a time zone")
+        try:
+            at = at.astimezone(timezone.utc)
+        except OverflowError:
+            raise ValueError(f"at {at!r}: an instant of the years 1 to 9999 in UTC") from None
 
         buffers = self._queues.buffers
         epoch = self._lake.epoch_from(at)
@@ -314,18 +328,21 @@ class Consumer:
         """
         if not callable(listener):
             raise ValueError(f"listener {listener!r}: a function of messages")
-        delays = tuple(retry_delays_ms)
         for name, value in (
             ("threads", threads),
             ("batch_max", batch_max),
             ("commit_interval_ms", commit_interval_ms),
         ):
-            if not 1 <= value <= _INT_MAX:
-                raise ValueError(f"{name} {value!r}: 1 or more, up to {_INT_MAX}")
-        if retries_max < 0:
-            raise ValueError(f"retries_max {retries_max!r}: 0 or more")
-        if not delays or not all(delay >= 0 for delay in delays):
-            raise ValueError(f"retry_delays_ms {delays!r}: at least one, each 0 or more")
+            require_whole(name, value, 1)
+        require_whole("retries_max", retries_max, 0)
+
+        is_list = _is_iterable(retry_delays_ms)
+        delays = tuple(retry_delays_ms) if is_list else ()
+        if not is_list or not delays or not all(is_whole(ms, 0, _DELAY_MS_MAX) for ms in delays):
+            raise ValueError(
+                f"retry_delays_ms {delays if is_list else retry_delays_ms!r}: at least one, each 0 "
+                f"or more, up to {_DELAY_MS_MAX}"
+            )
 
         self._check_open()
         options = PushOptions(
@@ -386,3 +403,7 @@ class Consumer:
     def _check_owned(self, topic: str, queue_id: int) -> None:
         if (topic, queue_id) not in self._queues.buffers.positions():
             raise UnknownTopicError(f"topic {topic} queue {queue_id}: not this consumer's")
+
+
+def _is_iterable(value: object) -> bool:
+    return isinstance(value, Iterable)

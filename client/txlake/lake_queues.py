@@ -10,6 +10,7 @@ from typing import Final
 
 from txlake._consumer_extra import pa as pa  # the first import: it says what to install
 from txlake._lake import Lake, Topic
+from txlake._numbers import require_whole
 from txlake._process import ProcessGuard, note_delta_is_used
 from txlake.errors import LakeError
 
@@ -25,7 +26,7 @@ class LakeQueueCounts(Mapping[str, int]):
 
     Errors: LakeError in one sentence, when it is made or used: a count that is too old is not used.
     StoreAwayError if the lake's store does not answer; ClosedError in a process that forked;
-    ValueError for `refresh_ms` below 0.
+    ValueError for a `refresh_ms` that is not allowed.
     """
 
     def __init__(
@@ -35,9 +36,7 @@ class LakeQueueCounts(Mapping[str, int]):
         *,
         refresh_ms: int = REFRESH_MS,
     ) -> None:
-        if refresh_ms < 0:
-            raise ValueError(f"refresh_ms {refresh_ms!r}: 0 or more")
-
+        require_whole("refresh_ms", refresh_ms, 0)
         note_delta_is_used()
         self._guard = ProcessGuard("LakeQueueCounts")
         self._lake = Lake(lake, storage_options)

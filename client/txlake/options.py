@@ -5,12 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from txlake import protocol
+from txlake._numbers import INT_MAX
 
 _NAMES = {
     "half_topic": protocol.TOPIC_PATTERN,
     "op_topic": protocol.TOPIC_PATTERN,
     "schedule_topic": protocol.TOPIC_PATTERN,
     "check_topic_prefix": protocol.CHECK_TOPIC_PREFIX_PATTERN,
+}
+
+
+# What is not INT_MAX, of which a thread can wait so many ms; None: the job's limit counts.
+_MAXIMA = {
+    "check_session_timeout_ms": 3_600_000,  # Kafka's client takes no more
+    "deliver_at_max_ms": None,
+    "message_bytes_max": protocol.MESSAGE_BYTES_LARGEST,
 }
 
 
@@ -59,12 +68,9 @@ class ProducerOptions:
             minimum = 0 if option.name.endswith("linger_ms") else 1
             if isinstance(value, int) and value < minimum:
                 raise ValueError(f"{option.name} = {value}: {minimum} or more is allowed")
-
-        if self.message_bytes_max > protocol.MESSAGE_BYTES_LARGEST:
-            raise ValueError(
-                f"message_bytes_max = {self.message_bytes_max}: "
-                f"{protocol.MESSAGE_BYTES_LARGEST} or less is allowed"
-            )
+            maximum = _MAXIMA.get(option.name, INT_MAX)
+            if isinstance(value, int) and maximum is not None and value > maximum:
+                raise ValueError(f"{option.name} = {value}: {maximum} or less is allowed")
 
         protocol.delay_levels_ms(self.delay_levels)
 

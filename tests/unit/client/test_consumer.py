@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +30,7 @@ from txlake._delta_log import TableFile
 from txlake._poll_backoff import LOOK_S
 from txlake._topic_reader import TopicReader, _in_order, _window_rows
 
+_LAST = datetime.max.replace(tzinfo=timezone(timedelta(hours=-5)))
 _QUEUE_ROWS = pa.schema([("queue_id", pa.int32()), ("queue_offset", pa.int64())])
 
 
@@ -281,6 +283,20 @@ def test_no_lake_and_a_newer_lake_are_one_sentence_each(tmp_path: Path) -> None:
         ({"max_poll_records": 0}, "max_poll_records 0"),
         ({"max_poll_records": 10**30}, "max_poll_records 1000"),
         ({"session_timeout_ms": math.nan}, "session_timeout_ms nan: 1 or more"),
+        ({"session_timeout_ms": 1.5}, "session_timeout_ms 1.5: 1 or more"),
+        ({"max_poll_records": True}, "max_poll_records True: 1 or more"),
+        ({"store_look_ms_max": "5"}, "store_look_ms_max '5': 1 or more"),
+        ({"wait_for_owner_ms": math.nan}, "wait_for_owner_ms nan: 0 or more"),
+        ({"wait_for_owner_ms": -1}, "wait_for_owner_ms -1: 0 or more"),
+        ({"wait_for_owner_ms": 10**400}, "wait_for_owner_ms 1000"),
+        ({"queues": {"orders": [0.0, True]}}, r"queues \[0.0, True\]: 0 or more"),
+        ({"queues": {"orders": 0}}, r"queues {'orders': 0}: a dict"),
+        ({"queues": [0]}, r"queues \[0\]: a dict"),
+        ({"topics": 5}, "topics 5: a list"),
+        ({"topics": [5]}, "topic 5: "),
+        ({"group": None}, "group None: "),
+        ({"keys": 5}, "keys 5: a list"),
+        ({"keys": [5]}, r"keys \[5\]: a list"),
     ],
 )
 def test_a_wrong_argument_is_named(
@@ -289,6 +305,31 @@ def test_a_wrong_argument_is_named(
     everything = {"group": "points", "topics": ["orders"], **arguments}
     with pytest.raises(ValueError, match=said):
         Consumer(orders.path, **everything)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda consumer: consumer.seek("orders", 0, 1.5), "offset 1.5: a whole number"),
+        (lambda consumer: consumer.seek("orders", 0, True), "offset True: a whole number"),
+        (lambda consumer: consumer.seek("orders", 0, None), "offset None: a whole number"),
+        (lambda consumer: consumer.poll(None), "timeout_s None: a number of seconds"),
+        (lambda consumer: consumer.poll(10**400), "timeout_s 1000"),
+        (lambda consumer: consumer.poll(0.0, -1), "max_records -1: 0 or more"),
+        (lambda consumer: consumer.poll(0.0, 1.5), "max_records 1.5: 0 or more"),
+        (lambda consumer: consumer.poll(0.0, 10**30), "max_records 1000"),
+        (lambda consumer: consumer.seek_to_time(_LAST), "at .*: an instant of the years 1 to 9999"),
+    ],
+)
+def test_a_wrong_number_is_named_at_once_and_changes_nothing(
+    orders: LakeFactory, call: Callable[[Any], object], said: str
+) -> None:
+    orders.deliver("orders", {0: 2})
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        with pytest.raises(ValueError, match=said):
+            call(consumer)
+        assert consumer.position("orders", 0) == 0
+        assert len(poll_all(consumer, 2)) == 2
 
 
 def test_a_waiting_poll_looks_for_news_alone_and_ends_with_them(

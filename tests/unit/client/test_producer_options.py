@@ -37,6 +37,9 @@ NOWHERE = "127.0.0.1:1"
         ({"operation_linger_ms": -1}, "operation_linger_ms = -1: 0 or more"),
         ({"in_flight_max": 1.5}, "in_flight_max = 1.5: int is allowed"),
         ({"check_threads": True}, "check_threads = True"),
+        ({"send_timeout_ms": 10**17}, "send_timeout_ms = 10+: 2147483647 or less is allowed"),
+        ({"close_timeout_ms": 10**400}, "close_timeout_ms = 10+: 2147483647 or less"),
+        ({"check_session_timeout_ms": 3_600_001}, "= 3600001: 3600000 or less is allowed"),
         ({"delay_levels": "1s 5x"}, "'5x'"),
     ],
 )
@@ -49,6 +52,29 @@ def test_a_wrong_option_is_named(options: dict[str, Any], said: str) -> None:
 def test_a_setting_that_a_guarantee_rests_on_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="the SDK sets this itself"):
         TransactionProducer(NOWHERE, "shop", client={name: "0"})
+
+
+@pytest.mark.parametrize(
+    ("client", "said"),
+    [
+        ({"no.such": 1}, 'No such configuration property: "no.such"$'),
+        ({"security.protocol": "nope"}, 'Invalid value "nope" for .* "security.protocol"$'),
+        ({"linger.ms": -1}, r'"queue.buffering.max.ms" value -1 is outside .* 0..900000$'),
+        ({"error_cb": 5}, "error_cb"),
+        ("abc", "client 'abc': a dict of settings"),
+    ],
+)
+def test_a_setting_that_kafkas_client_does_not_take_is_named(client: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        TransactionProducer(NOWHERE, "shop", client=client)
+    with pytest.raises(ValueError, match=said):
+        Producer(NOWHERE, client=client)
+
+
+@pytest.mark.parametrize("servers", ["", None, 5])
+def test_servers_that_are_no_text_are_refused(servers: Any) -> None:
+    with pytest.raises(ValueError, match=f"bootstrap_servers {servers!r}: host:port"):
+        Producer(servers)
 
 
 @pytest.mark.parametrize("group", ["", "a b", "g" * 128, "grüppe"])

@@ -557,6 +557,12 @@ def test_an_attempt_that_two_consumers_make_counts_once(tmp_path: Path) -> None:
         ({"retries_max": -1}, "retries_max -1: 0 or more"),
         ({"retry_delays_ms": []}, r"retry_delays_ms \(\): at least one"),
         ({"retry_delays_ms": [-1]}, r"retry_delays_ms \(-1,\): at least one, each 0 or more"),
+        ({"retry_delays_ms": [10**17]}, r"retry_delays_ms \(10{17},\): .* up to 315360000000"),
+        ({"retry_delays_ms": ["1s"]}, r"retry_delays_ms \('1s',\): at least one"),
+        ({"retry_delays_ms": 1_000}, "retry_delays_ms 1000: at least one"),
+        ({"retries_max": math.nan}, "retries_max nan: 0 or more"),
+        ({"threads": 1.5}, "threads 1.5: 1 or more"),
+        ({"batch_max": True}, "batch_max True: 1 or more"),
     ],
 )
 def test_wrong_options_are_refused(orders: LakeFactory, options: dict[str, Any], said: str) -> None:
