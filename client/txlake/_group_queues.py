@@ -212,21 +212,26 @@ class GroupQueues:
         self.ownership.release()
 
     def _drop_lost(self) -> None:
-        for queue in self.ownership.take_lost():
-            position = self.buffers.positions()[queue]
+        lost = self.ownership.take_lost()
+        if not lost:
+            return
+
+        positions = self.buffers.positions()
+        for queue in lost:
             log.warning(
                 "topic %s queue %d: another consumer has taken it over; this one was silent for "
                 "longer than its session",
                 *queue,
             )
-            if position != self._settled[queue]:
+            if positions[queue] != self._settled[queue]:
                 self._lost.append(queue)
-            self._forget(queue)
+        self._forget(lost)
 
-    def _forget(self, queue: Queue) -> None:
-        self.buffers.remove(queue)
-        self._settled.pop(queue, None)
-        self._leaving.pop(queue, None)
+    def _forget(self, queues: Sequence[Queue]) -> None:
+        self.buffers.remove(queues)
+        for queue in queues:
+            self._settled.pop(queue, None)
+            self._leaving.pop(queue, None)
 
     def _share(self, busy: Collection[Queue] = ()) -> None:
         """Takes what is free of this member's share, and notes what is no longer in it."""
@@ -272,8 +277,7 @@ class GroupQueues:
 
         if returned:
             self.ownership.release(returned)
-            for queue in returned:
-                self._forget(queue)
+            self._forget(returned)
 
     def _take_named(self, wait_s: float | None) -> None:
         """Takes the named queues that exist now. Input: as of `Ownership.take`."""

@@ -244,7 +244,8 @@ class Ownership:
 
     def release(self, queues: Iterable[Queue] | None = None) -> None:
         """Gives back queues that are still this consumer's; None: all."""
-        returned = [row for queue, row in self._rows.items() if queues is None or queue in queues]
+        names = self._rows.keys() if queues is None else set(queues)
+        returned = [row for queue, row in self._rows.items() if queue in names]
 
         def decide(newest: Mapping[Key, Commit], now: datetime) -> list[Commit]:
             return [

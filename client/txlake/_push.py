@@ -137,10 +137,11 @@ class PushRun:
             self._lanes |= new
             self._retries.look_again()
 
-        leaving = self._queues.leaving()
+        leaving = set(self._queues.leaving())
+        retrying = self._retrying_queues() if leaving else set()
         for queue in leaving:
             lane = self._lanes.get(queue)
-            if lane and not lane.is_busy and queue not in self._retrying_queues():
+            if lane and not lane.is_busy and queue not in retrying:
                 # Messages in hand that nobody has begun go with the queue.
                 self._queues.seek(queue, lane.committable())
                 lane.position = lane.committable()

@@ -69,9 +69,10 @@ class QueueBuffers:
         self._reader(topic, table_id)
         self._buffers[topic, queue_id] = _Buffer(position)
 
-    def remove(self, queue: Queue) -> None:
-        """Ends to read a queue."""
-        del self._buffers[queue]
+    def remove(self, queues: Iterable[Queue]) -> None:
+        """Ends to read queues."""
+        for queue in queues:
+            del self._buffers[queue]
         self.close_unused()
 
     def close_unused(self) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.counted_queue import CountedQueue
 from txlake import GroupBusyError, StaleGenerationError
 from txlake._consumer_offsets import Commit, ConsumerOffsets, Key, OwnerSessions
 from txlake._ownership import Ownership
@@ -168,6 +169,16 @@ def test_all_rows_are_gone_through_once_for_many_queues(
     assert len(ownership(uri, "one").take(queues, 0.0)) == 50
     assert len(ownership(uri, "two").take_free(queues)) == 50
     assert [rows.rounds for rows in seen] == [1, 1]
+
+
+def test_queues_are_given_back_without_comparing_each_with_all(uri: str) -> None:
+    queues = [("orders", queue_id) for queue_id in range(100)]
+    one = ownership(uri, "one")
+    one.take(queues, 0.0)
+    CountedQueue.compared = 0
+    one.release([CountedQueue(queue) for queue in queues[:50]])
+    assert CountedQueue.compared <= 50
+    assert sorted(one.generations()) == queues[50:]
 
 
 def test_any_row_of_an_owner_proves_that_it_lives() -> None:

@@ -12,16 +12,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
+from tests.support.counted_queue import CountedQueue
 from tests.support.lake_factory import LakeFactory
 from tests.support.read_bytes import read_bytes
 from tests.support.wait import wait_until
 from txlake import ConsumedMessage, Consumer, ConsumeStatus, StoreAwayError
 from txlake._group_queues import GroupQueues
+from txlake._lanes import PushOptions
 from txlake._push import PushRun
 from txlake._retries import Attempt, ConsumerRetries, GroupRetries, RetryPolicy
 
@@ -515,6 +518,27 @@ def test_a_queue_changes_hands_when_its_retry_is_done(orders: LakeFactory) -> No
     assert Counter(seen) == Counter(
         {((1, offset), times): 1 for offset in (0, 1) for times in (0, 1)}
     )
+
+
+def test_queues_that_are_to_go_are_ended_without_comparing_each_with_all() -> None:
+    queues = [CountedQueue(("orders", queue_id)) for queue_id in range(50)]
+    positions = {("orders", queue_id): 0 for queue_id in range(100)}
+    group: Any = SimpleNamespace(
+        take_lost=list,
+        leaving=lambda: list(queues),
+        seek=lambda _queue, _offset: None,
+        ownership=SimpleNamespace(generations=lambda: dict.fromkeys(positions, 1)),
+        buffers=SimpleNamespace(positions=lambda: positions),
+    )
+    retries: Any = SimpleNamespace(look_again=lambda: None)
+    options = PushOptions(1, 1, False, 1.0, RetryPolicy((0,), 16), 1)
+    letters: Any = None
+    run = PushRun(group, retries, letters, print, options, bool)
+
+    CountedQueue.compared = 0
+    run._follow_assignment()
+    assert CountedQueue.compared <= 3 * 50
+    assert [lane.queue for lane in run._lanes.values() if lane.is_ending] == queues
 
 
 def test_an_attempt_that_two_consumers_make_counts_once(tmp_path: Path) -> None:

@@ -28,8 +28,12 @@ QUEUES = 4
 
 
 @pytest.fixture
-def orders(tmp_path: Path) -> LakeFactory:
-    lake = LakeFactory(tmp_path / "lake")
+def lake(tmp_path: Path) -> LakeFactory:
+    return LakeFactory(tmp_path / "lake")
+
+
+@pytest.fixture
+def orders(lake: LakeFactory) -> LakeFactory:
     lake.make_topic("orders", QUEUES)
     return lake
 
@@ -292,6 +296,27 @@ def test_a_take_whose_answer_is_lost_wedges_no_queue(
     settle(one, three, counts=[2, 2])
     one.close()
     three.close()
+
+
+def test_queues_that_go_together_are_dropped_in_one_go(
+    lake: LakeFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.make_topic("orders", 40)
+    one = Consumer(lake.path, "points", ["orders"])
+    one.poll(0.0)
+    with Consumer(lake.path, "points", ["orders"]):
+        rounds: list[int] = []
+        close_unused = QueueBuffers.close_unused
+
+        def closing(buffers: QueueBuffers) -> None:
+            rounds.append(len(buffers.positions()))
+            close_unused(buffers)
+
+        monkeypatch.setattr(QueueBuffers, "close_unused", closing)
+        wait_until(lambda: one.poll(0.0) == [] and len(ids(one)) == 20, "the other's share")
+        assert rounds[-1] == 20
+        assert rounds.count(40) == len(rounds) - 1  # none in between
+    one.close()
 
 
 def test_a_start_looks_at_a_topic_and_not_at_each_of_its_queues(
