@@ -12,6 +12,7 @@ from txlake._checks import CheckAnswerer
 from txlake._half import HalfSender
 from txlake._identifiers import TransactionIds
 from txlake._kafka import REPORT_S, KafkaSender, Reports, client_settings
+from txlake._numbers import INT_MAX, require_seconds
 from txlake._operations import OperationBatcher
 from txlake._pipeline import Pipeline, PipelinedHalf
 from txlake._process import ProcessGuard
@@ -221,10 +222,15 @@ class TransactionProducer:
 
         A warning in the log `txlake.pipeline` says how many local transactions and callbacks have
         failed since the last call; the job asks the group about those transactions.
-        Errors: SendError when halves without `on_done` were not stored; ClosedError after a fork.
+        Errors: SendError when halves without `on_done` were not stored; ClosedError after a fork;
+        ValueError for a timeout that is no number of seconds.
         """
+        if timeout_s is None:
+            timeout_s = self._timeout_s
+        require_seconds("timeout_s", timeout_s)
+
         self._guard.check()
-        return self._pipeline.drain(self._timeout_s if timeout_s is None else timeout_s)
+        return self._pipeline.drain(min(timeout_s, INT_MAX))  # a lock cannot wait without end
 
     def close(self) -> None:
         """Finishes what is in flight, and stops; a second call does nothing.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import threading
 from typing import Any
 
 import pytest
@@ -69,6 +71,17 @@ def test_a_setting_that_kafkas_client_does_not_take_is_named(client: Any, said: 
         TransactionProducer(NOWHERE, "shop", client=client)
     with pytest.raises(ValueError, match=said):
         Producer(NOWHERE, client=client)
+
+
+def test_a_flush_waits_for_a_number_of_seconds() -> None:
+    with TransactionProducer(NOWHERE, "shop") as producer:
+        for timeout_s in (math.nan, 10**400, "5", True):
+            with pytest.raises(ValueError, match=r"timeout_s .*: a number of seconds"):
+                producer.flush(timeout_s)  # type: ignore[arg-type]
+
+        producer._pipeline.acquire(1.0)
+        threading.Timer(0.2, producer._pipeline.release).start()
+        assert producer.flush(math.inf) == 0
 
 
 @pytest.mark.parametrize("servers", ["", None, 5])
