@@ -26,6 +26,16 @@ from txlake._counted import counted
 
 _APPEAR_S: Final = 30.0
 _PAUSE_S: Final = 0.05
+# Everybody who asks for the progress reads the whole topic. Kafka compacts no segment that is being
+# written, and keeps the markers of transactions beyond their records: with its own defaults those
+# are 1 GB or a week, and a day.
+_PROGRESS_CONFIG: Final = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(4 << 20),
+    "segment.ms": "3600000",
+    "min.cleanable.dirty.ratio": "0.1",
+    "delete.retention.ms": "3600000",  # far longer than any read of a topic so small
+}
 
 
 @dataclass(frozen=True)
@@ -186,7 +196,7 @@ class Destination:
         name = self._settings.progress_topic
         described = self.describe([name]).get(name)
         if described is None:
-            self._create(name, 1, {"cleanup.policy": "compact"})
+            self._create(name, 1, _PROGRESS_CONFIG)
             described = self.describe_made([name])[name]
 
         policy = described.config.get("cleanup.policy") or ""

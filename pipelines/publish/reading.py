@@ -7,8 +7,9 @@ it: a publisher that believed less would publish twice.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -22,10 +23,13 @@ from pipelines.kafka_client.connection import (
 from txlake import protocol as p
 
 _POLL_S: Final = 0.5
-# How long a look waits for open transactions of others; then it is tried again, and said.
+# How long a look waits without anything new, as behind an open transaction of others; then it is
+# tried again, and said.
 _OPEN_S: Final = 10.0
-_LOOK_BACK: Final = 16  # records; the next look goes back 16 times as far
-_LOOKS_MAX: Final = 6
+_STATISTICS_MS: Final = 2_000  # of 16,000 partitions they are some 20 MB
+_LOOK_BACK: Final = 16  # records
+_LOOK_GROWTH: Final = 4  # how many times as far the next look goes back
+_LOOKS_MAX: Final = 11  # the last one goes 16 million records back
 
 
 def begins_and_ends(
@@ -52,21 +56,21 @@ def read_committed(
     if not remaining:
         return
 
-    consumer = _consumer(bootstrap_servers, client)
+    reader = _Reader(bootstrap_servers, client)
     try:
-        consumer.assign(
-            [TopicPartition(*partition, starts[partition]) for partition in sorted(remaining)]
-        )
-        deadline = time.monotonic() + _OPEN_S
+        reader.assign([(partition, starts[partition]) for partition in sorted(remaining)])
+        fetched = 0
 
         while remaining:
-            if time.monotonic() > deadline:
-                raise KafkaAwayError(
-                    f"{sorted(remaining)}: a Kafka transaction is open, or nothing came, for "
-                    f"{_OPEN_S:.0f} s"
-                )
+            fetched_before = fetched
+            fetched = reader.fetched({partition: ends[partition] for partition in remaining})
+            if fetched != fetched_before:
+                reader.count_news()
+            reader.require_news(
+                f"{sorted(remaining)}: a Kafka transaction is open, or nothing came"
+            )
 
-            message = consumer.poll(_POLL_S)
+            message = reader.poll()
             if message is None:
                 continue
 
@@ -75,6 +79,7 @@ def read_committed(
             offset = int(message.offset() or 0)
             if error is None:
                 if partition in remaining and offset < ends[partition]:
+                    reader.count_news()
                     yield message
                 if offset + 1 >= ends[partition]:
                     remaining.discard(partition)
@@ -86,22 +91,72 @@ def read_committed(
     except KafkaException as failed:
         raise KafkaAwayError(f"records could not be read: {failed.args[0].str()}") from failed
     finally:
-        consumer.close()
+        reader.close()
 
 
-def _consumer(bootstrap_servers: str, client: Mapping[str, str]) -> Consumer:
-    return Consumer(
-        {
-            **client_config(bootstrap_servers, client),
-            "group.id": "txlake-publish-reader",  # it commits nothing and joins no group
-            "enable.auto.commit": False,
-            "allow.auto.create.topics": False,
-            "auto.offset.reset": "error",
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-            "fetch.wait.max.ms": 50,
+class _Reader:
+    """A `read_committed` consumer that knows for how long it has brought nothing new.
+
+    Only the time within `poll` counts: a caller may take as long as it likes for a record.
+    """
+
+    def __init__(self, bootstrap_servers: str, client: Mapping[str, str]) -> None:
+        self._waited_s = 0.0
+        self._positions: dict[Partition, int] = {}
+        self._consumer = Consumer(
+            {
+                **client_config(bootstrap_servers, client),
+                "group.id": "txlake-publish-reader",  # it commits nothing and joins no group
+                "enable.auto.commit": False,
+                "allow.auto.create.topics": False,
+                "auto.offset.reset": "error",
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+                "fetch.wait.max.ms": 50,
+                "statistics.interval.ms": _STATISTICS_MS,
+                "stats_cb": self._note_positions,
+            }
+        )
+
+    def assign(self, starts: Iterable[tuple[Partition, int]]) -> None:
+        """Begins to read partitions, each from an offset on."""
+        self._consumer.assign([TopicPartition(*partition, at) for partition, at in starts])
+        self.count_news()
+
+    def poll(self) -> Any:
+        """Returns the next record or event; None if none came within a moment."""
+        began_at = time.monotonic()
+        message = self._consumer.poll(_POLL_S)
+        self._waited_s += time.monotonic() - began_at
+        return message
+
+    def fetched(self, ends: Mapping[Partition, int]) -> int:
+        """Returns up to where partitions were fetched, summed; each counts up to its end.
+
+        It grows within records of aborted transactions, too, which `poll` does not return.
+        """
+        return sum(min(self._positions.get(partition, 0), end) for partition, end in ends.items())
+
+    def count_news(self) -> None:
+        """Counts something new: the wait begins anew."""
+        self._waited_s = 0.0
+
+    def require_news(self, lacking: str) -> None:
+        """Checks that it has not waited for too long. Errors: KafkaAwayError."""
+        if self._waited_s > _OPEN_S:
+            raise KafkaAwayError(f"{lacking} for {_OPEN_S:.0f} s")
+
+    def close(self) -> None:
+        """Closes the consumer."""
+        self._consumer.close()
+
+    def _note_positions(self, statistics: str) -> None:
+        self._positions = {
+            (name, int(number)): int(partition["next_offset"])
+            for name, topic in json.loads(statistics)["topics"].items()
+            for number, partition in topic["partitions"].items()
+            if partition["next_offset"] > 0
         }
-    )
 
 
 def find_record(
@@ -119,11 +174,11 @@ def find_record(
     Errors: KafkaAwayError.
     """
     low, high = span
-    consumer = _consumer(bootstrap_servers, client)
+    reader = _Reader(bootstrap_servers, client)
     try:
         while low < high:
             middle = (low + high) // 2
-            message = _first_published(consumer, partition, middle, high)
+            message = _first_published(reader, partition, middle, high)
             if message is None:
                 high = middle
                 continue
@@ -139,22 +194,24 @@ def find_record(
     except KafkaException as failed:
         raise KafkaAwayError(f"records could not be read: {failed.args[0].str()}") from failed
     finally:
-        consumer.close()
+        reader.close()
     return None
 
 
-def _first_published(consumer: Consumer, partition: Partition, start: int, end: int) -> Any:
+def _first_published(reader: _Reader, partition: Partition, start: int, end: int) -> Any:
     """Returns the first record of a publisher from an offset on, and before another; or None."""
-    consumer.assign([TopicPartition(*partition, start)])
-    deadline = time.monotonic() + _OPEN_S
+    topic, number = partition
+    reader.assign([(partition, start)])
 
-    while time.monotonic() < deadline:
-        message = consumer.poll(_POLL_S)
+    while True:
+        reader.require_news(f"{topic} partition {number}: nothing came")
+        message = reader.poll()
         if message is None:
             continue
 
         error = message.error()
         if error is None:
+            reader.count_news()
             if int(message.offset() or 0) >= end:
                 return None
             if is_published(message):
@@ -162,10 +219,7 @@ def _first_published(consumer: Consumer, partition: Partition, start: int, end: 
         elif error.code() == KafkaError._PARTITION_EOF:
             return None
         elif not error.retriable() and error.code() not in _TRANSIENT:
-            raise KafkaAwayError(f"{partition[0]} cannot be read: {error.str()}")
-
-    topic, number = partition
-    raise KafkaAwayError(f"{topic} partition {number}: nothing came for {_OPEN_S:.0f} s")
+            raise KafkaAwayError(f"{topic} cannot be read: {error.str()}")
 
 
 _TRANSIENT: Final = (
@@ -205,30 +259,28 @@ def last_records(
     Aborted records, and records of others, are skipped: it looks back further and further.
     Input: where the partitions begin and end. Errors: KafkaAwayError.
     """
-    records: dict[Partition, LastRecord] = {}
-    remaining = {partition for partition in ends if begins[partition] < ends[partition]}
+    newest: dict[Partition, Any] = {}
+    until = {partition: end for partition, end in ends.items() if begins[partition] < end}
     back = _LOOK_BACK
 
     for _ in range(_LOOKS_MAX):
-        if not remaining:
+        if not until:
             break
 
-        starts = {
-            partition: max(begins[partition], ends[partition] - back) for partition in remaining
-        }
-        until = {partition: ends[partition] for partition in remaining}
+        starts = {partition: max(begins[partition], ends[partition] - back) for partition in until}
         for message in read_committed(bootstrap_servers, client, starts, until):
             if is_published(message):
-                records[str(message.topic()), int(message.partition())] = LastRecord(message)
+                newest[str(message.topic()), int(message.partition())] = message
 
-        remaining = {
-            partition
-            for partition in remaining
-            if partition not in records and starts[partition] > begins[partition]
+        # What was looked through has none, and everything there is decided.
+        until = {
+            partition: start
+            for partition, start in starts.items()
+            if partition not in newest and start > begins[partition]
         }
-        back *= _LOOK_BACK
+        back *= _LOOK_GROWTH
 
-    return records
+    return {partition: LastRecord(message) for partition, message in newest.items()}
 
 
 def _text(value: bytes | None) -> str:
