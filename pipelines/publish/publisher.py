@@ -386,7 +386,13 @@ class Turn:
         )
 
     def _new_transactions(self, **more: int) -> Transactions:
-        return Transactions(self._publisher, self._lake.lake_id, self._record_bytes_max, **more)
+        return Transactions(
+            self._publisher,
+            self._lake.lake_id,
+            self._record_bytes_max,
+            self._stop.is_set,
+            **more,
+        )
 
 
 def _stop_of(error: Exception) -> Stop:

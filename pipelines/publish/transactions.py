@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
@@ -26,7 +26,7 @@ _TRANSACTION_S: Final = 60.0  # for each request of a transaction
 # Records in librdkafka: with eight headers one of 256 B takes 1.2 KB there. More of them take
 # more memory, and no less time (DECISIONS.md 31).
 _QUEUED_MAX: Final = 4_000
-_QUEUED_KBYTES: Final = 6_144
+_QUEUED_KBYTES: Final = 6_144  # or two of the largest records, if that is more
 _BATCH_BYTES: Final = 1_000_000  # librdkafka's default
 # While a full batch waits for requests before it, librdkafka's thread polls without a pause.
 _IN_FLIGHT: Final = {"max.in.flight.requests.per.connection": 1}
@@ -36,6 +36,7 @@ EACH_ALONE: Final = {"batch.num.messages": 1, "max.in.flight.requests.per.connec
 _LINGER_MS: Final = 20
 _POLL_S: Final = 0.1
 _ROOM_S: Final = 0.01  # a third of what the queue holds has gone by then
+_STOPPED_ROOM_S: Final = 5.0  # how long a process that is stopped waits for room
 
 # Another process has the same transactional id, or had it since.
 _FENCED_CODES: Final = (
@@ -87,14 +88,22 @@ class Transactions:
     """One publisher's producer. It writes nothing before `begin`.
 
     Input: `batch_bytes_max`: the smallest max.message.bytes of its destinations, which no batch may
-    exceed; `options`: of librdkafka, which go before ours.
+    exceed; `is_stopped`: whether the process is to end, so that it waits less; `options`: of
+    librdkafka, which go before ours.
     Errors: StartError for settings that librdkafka does not take. Of all methods: FencedError,
     KafkaAwayError, KafkaRefusedError, RecordRefusedError.
     """
 
     def __init__(
-        self, settings: PublisherSettings, lake_id: str, batch_bytes_max: int, **options: Any
+        self,
+        settings: PublisherSettings,
+        lake_id: str,
+        batch_bytes_max: int,
+        is_stopped: Callable[[], bool] = lambda: False,
+        **options: Any,
     ) -> None:
+        self._timeout_s = settings.transaction_timeout_ms / 1000
+        self._is_stopped = is_stopped
         config = {
             **_IN_FLIGHT,  # a destination far away can want more: its client settings go before
             **client_config(settings.bootstrap_servers, settings.client),
@@ -103,7 +112,7 @@ class Transactions:
             "batch.size": min(_BATCH_BYTES, batch_bytes_max),
             "message.max.bytes": 1_000_000_000,  # the destination says what is too large
             "queue.buffering.max.messages": _QUEUED_MAX,
-            "queue.buffering.max.kbytes": _QUEUED_KBYTES,
+            "queue.buffering.max.kbytes": max(_QUEUED_KBYTES, 2 * batch_bytes_max // 1024 + 1),
             "batch.num.messages": 100_000,
             "linger.ms": _LINGER_MS,
             # Kafka ends a transaction a moment after it says so, and the next one waits for it.
@@ -133,13 +142,12 @@ class Transactions:
 
         with self._translating_errors():
             for value, key, at_ms, headers in records:
-                while True:
-                    try:
-                        produce(destination, value, key, partition, None, None, at_ms, headers)
-                        break
-                    except BufferError:
-                        self._wait_for_room()
-
+                try:
+                    produce(destination, value, key, partition, None, None, at_ms, headers)
+                except BufferError:
+                    self._produce_later(
+                        destination, value, key, partition, None, None, at_ms, headers
+                    )
                 count += 1
 
         return count
@@ -148,16 +156,40 @@ class Transactions:
         """Sends records of the progress topic."""
         with self._translating_errors():
             for key, value in records:
-                while True:
-                    try:
-                        self._producer.produce(topic, value, key, 0)
-                        break
-                    except BufferError:  # the messages before it are in the same queue
-                        self._wait_for_room()
+                try:
+                    self._producer.produce(topic, value, key, 0)
+                except BufferError:  # the messages before it are in the same queue
+                    self._produce_later(topic, value, key, 0)
 
-    def _wait_for_room(self) -> None:
-        """Waits a moment for room in librdkafka's full queue."""
-        self._producer.poll(_ROOM_S)
+    def _produce_later(self, *record: Any) -> None:
+        """Gives librdkafka a record as soon as its full queue has room.
+
+        Input: the arguments of `produce`.
+        Errors: KafkaAwayError if nothing goes; RecordRefusedError for a record that even the empty
+        queue does not take; KafkaException.
+        """
+        began_at = time.monotonic()
+
+        while True:
+            is_empty = not len(self._producer)
+            try:
+                self._producer.produce(*record)
+                return
+            except BufferError as full:
+                if is_empty:
+                    error = KafkaError(
+                        KafkaError.MSG_SIZE_TOO_LARGE, "it is far larger than record_bytes_max"
+                    )
+                    raise RecordRefusedError(error) from full
+
+            waited_s = time.monotonic() - began_at
+            if waited_s > self._timeout_s:
+                raise KafkaAwayError(f"the destination took no record for {self._timeout_s:.0f} s")
+            if waited_s > _STOPPED_ROOM_S and self._is_stopped():
+                raise KafkaAwayError(
+                    "the publisher is stopped, and the destination takes no record"
+                )
+            self._producer.poll(_ROOM_S)
 
     def commit(self) -> None:
         """Commits: readers see all that was sent since `begin`, or nothing.
@@ -255,15 +287,11 @@ class Transactions:
                 refused.append((index, error.str()))
 
         topic, partition, (value, key, at_ms, headers) = addressed
-        deadline = time.monotonic() + _TRANSACTION_S
-
-        while time.monotonic() < deadline:
-            try:
-                self._producer.produce(topic, value, key, partition, report, None, at_ms, headers)
-                self._producer.poll(0)
-                return
-            except BufferError:
-                self._producer.poll(_POLL_S)
+        try:
+            self._produce_later(topic, value, key, partition, report, None, at_ms, headers)
+        except RecordRefusedError as error:
+            refused.append((index, str(error)))
+        self._producer.poll(0)
 
     @contextmanager
     def _translating_errors(self) -> Iterator[None]:

@@ -1,0 +1,93 @@
+"""Transactions of a publisher at the ends of what librdkafka and Kafka take."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.cimpl import NewTopic
+
+from pipelines.errors import KafkaAwayError
+from pipelines.kafka_client.connection import Cluster
+from pipelines.local_broker.broker import Broker
+from pipelines.publish import transactions
+from pipelines.publish.errors import RefusedRecordError
+from pipelines.publish.transactions import Transactions
+from pipelines.settings import PublisherSettings, Settings, parse
+from tests.support.publishers import PublishedLake, publish_all
+from tests.support.wait import DEADLINE_S
+
+Unique = Callable[[str], str]
+Make = Callable[..., PublishedLake]
+LARGE = 7 << 20  # more than librdkafka's queue holds with its smallest size here
+
+
+@pytest.fixture
+def make(broker: Broker, tmp_path: Path, unique: Unique) -> Make:
+    """Return what makes a lake with a publisher; its Kafka topics have a prefix of their own."""
+
+    def new(**publisher: Any) -> PublishedLake:
+        return PublishedLake(
+            tmp_path / "lake", broker.bootstrap_servers, unique("ends"), **publisher
+        )
+
+    return new
+
+
+def publish(settings: Settings) -> int | BaseException:
+    """Publish all; return the number of messages, or the error that ended it."""
+    results: list[int | BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(publish_all(settings))
+        except BaseException as error:
+            results.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(DEADLINE_S)
+    assert results, "it hangs"
+    return results[0]
+
+
+def test_records_of_the_largest_size_are_published(make: Make) -> None:
+    lake = make()
+    lake.send(*({"body": b"x" * LARGE, "real_queue_id": 1} for _ in range(3)))
+    values = {**lake.values(), "transaction": {"message_bytes_max": 10 << 20}}
+
+    assert publish(parse(values, "test")) == 3
+    lake.require_published()
+
+
+def test_a_record_that_librdkafka_does_not_take_at_all_is_named(make: Make) -> None:
+    lake = make(record_bytes_max=2_000)
+    lake.send({"body": b"x", "real_queue_id": 1}, {"body": b"x" * LARGE, "real_queue_id": 1})
+
+    error = publish(lake.settings())
+    assert isinstance(error, RefusedRecordError)
+    assert "queue 1, offset 1): it is far larger than record_bytes_max; let it, or" in str(error)
+
+
+def test_a_process_that_is_stopped_does_not_wait_for_a_kafka_that_takes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "_STOPPED_ROOM_S", 0.5)
+    with Broker(tmp_path / "broker") as own:
+        Cluster(own.bootstrap_servers, {}).create_topic(NewTopic("topic", 1))
+        settings = PublisherSettings("main", bootstrap_servers=own.bootstrap_servers)
+        narrow = {"queue.buffering.max.messages": 2}
+        writer = Transactions(settings, "lake", 1_000_000, lambda: True, **narrow)
+        writer.init()
+        writer.begin()
+        own.kill()
+
+        began_at = time.monotonic()
+        with pytest.raises(KafkaAwayError, match="the publisher is stopped"):
+            writer.send("topic", 0, ((b"body", None, 1, []) for _ in range(3)))
+        assert time.monotonic() - began_at < settings.transaction_timeout_ms / 2_000
+        writer.close()
