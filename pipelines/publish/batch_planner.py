@@ -38,11 +38,6 @@ class BatchPlanner:
 
         Input: where each queue ends that has messages to publish.
         """
-        messages = self.count(behind)
-        if messages <= min(_PLAN_ROWS_MIN, self._limit.messages):
-            yield dict(behind)
-            return
-
         ends_by_topic = group_by_topic(behind)
         for name, ends in ends_by_topic.items():
             rows = self._topics[name].rows
@@ -50,7 +45,7 @@ class BatchPlanner:
             rows.read_ahead(ends)
 
         rows_max = self._rows_max()
-        if messages <= rows_max:
+        if self.count(behind) <= rows_max:
             yield dict(behind)
             return
 

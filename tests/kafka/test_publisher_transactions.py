@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -91,3 +92,22 @@ def test_a_process_that_is_stopped_does_not_wait_for_a_kafka_that_takes_nothing(
             writer.send("topic", 0, ((b"body", None, 1, []) for _ in range(3)))
         assert time.monotonic() - began_at < settings.transaction_timeout_ms / 2_000
         writer.close()
+
+
+def test_a_few_large_messages_are_cut_by_their_bytes(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = make(transaction_bytes_max=100_000)
+    for _ in range(2):
+        lake.send(*({"body": b"x" * 10_000} for _ in range(30)))
+    seen = [0]
+    commit = Transactions.commit
+
+    def committed(self: Transactions) -> None:
+        commit(self)
+        seen.append(len(lake.consume()))
+
+    monkeypatch.setattr(Transactions, "commit", committed)
+    assert publish_all(lake.settings()) == 60
+    sizes = [after - before for before, after in itertools.pairwise(seen)]
+    assert max(sizes) <= 13, f"ten, and each of four queues rounds up: {sizes}"
