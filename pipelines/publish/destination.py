@@ -15,7 +15,7 @@ from pipelines.kafka_client.connection import REQUEST_TIMEOUT_S, Cluster
 from pipelines.publish.errors import PublishError
 from pipelines.publish.progress import NOTHING, ProgressLog, TopicProgress, read_log
 from pipelines.publish.reading import (
-    LastRecord,
+    PublishedRecord,
     begins_and_ends,
     find_record,
     last_records,
@@ -54,7 +54,7 @@ class DestinationEnds:
     `last`: the newest record that a publisher has written.
     """
 
-    last: Mapping[int, LastRecord]
+    last: Mapping[int, PublishedRecord]
     begins: Mapping[int, int]
     ends: Mapping[int, int]
 
@@ -112,7 +112,9 @@ def require_same_topic(
     )
 
 
-def require_same_end(progress: TopicProgress, lake_id: str, last: Mapping[int, LastRecord]) -> None:
+def require_same_end(
+    progress: TopicProgress, lake_id: str, last: Mapping[int, PublishedRecord]
+) -> None:
     """Compares the progress with the last record of each partition.
 
     A partition without a record is in order: Kafka deletes old records. Errors: PublishError.

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final, TypeVar
 
 TOPIC, STOP, SKIP, ADOPTION = "topic", "stop", "skip", "adoption"
 NOTHING: Final = -1  # of a queue of which no message was published
@@ -20,6 +20,9 @@ REFUSED_RECORD, REFUSED_START, BROKEN_LAKE = "refused_record", "refused_start", 
 CAUSES: Final = (REFUSED_RECORD, REFUSED_START, BROKEN_LAKE)
 
 Key = tuple[str, str, str]  # lake id, publisher, topic
+# The types of the members of a record's content, as the classes below name them.
+_OFFSETS: Final = "tuple[int, ...]"
+_TYPES: Final[Mapping[str, type]] = {"str": str, "int": int, "bool": bool, _OFFSETS: int}
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,9 @@ class Adoption:
     actor: str
     reason: str
     at: int
+
+
+Content = TypeVar("Content", TopicProgress, Stop, Skip, Adoption)
 
 
 @dataclass
@@ -214,28 +220,42 @@ def _add_record(log: ProgressLog, key: bytes, value: bytes) -> None:
     try:
         kind, lake_id, publisher, *rest = json.loads(key)
         content = json.loads(value)
-        owner = (lake_id, publisher)
+        if not isinstance(lake_id, str) or not isinstance(publisher, str):
+            return
 
+        owner = (lake_id, publisher)
         if kind == TOPIC:
-            log.topics[(*owner, rest[0])] = _topic_of(content)
+            progress = _content_of(TopicProgress, content)
+            if rest == [progress.topic]:
+                log.topics[(*owner, progress.topic)] = progress
         elif kind == STOP:
-            log.stops[owner] = Stop(**content)
+            log.stops[owner] = _content_of(Stop, content)
         elif kind == SKIP:
-            log.skips.setdefault(owner, []).append(Skip(**content))
+            log.skips.setdefault(owner, []).append(_content_of(Skip, content))
         elif kind == ADOPTION:
-            log.adoptions.setdefault(owner, []).append(Adoption(**content))
-    except (ValueError, TypeError, KeyError, IndexError):
+            log.adoptions.setdefault(owner, []).append(_content_of(Adoption, content))
+    except (ValueError, TypeError, RecursionError):
         return
 
 
-def _topic_of(content: Mapping[str, Any]) -> TopicProgress:
-    return TopicProgress(
-        **{
-            **content,
-            "next_offsets": tuple(content["next_offsets"]),
-            "last_offsets": tuple(content["last_offsets"]),
-        }
-    )
+def _content_of(kind: type[Content], content: Any) -> Content:
+    """Returns the content of a record as its class. Errors: TypeError if it is another's."""
+    if not isinstance(content, dict):
+        raise TypeError(content)
+
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in content.items()
+    }
+    made = kind(**values)
+
+    for member in fields(kind):
+        value = getattr(made, member.name)
+        is_tuple = isinstance(value, tuple)
+        parts = value if is_tuple else (value,)
+        wanted_type = _TYPES[str(member.type)]
+        if is_tuple != (member.type == _OFFSETS) or any(type(v) is not wanted_type for v in parts):
+            raise TypeError(member.name)
+    return made
 
 
 def _json(content: Any) -> bytes:

@@ -8,8 +8,10 @@ it: a publisher that believed less would publish twice.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -30,6 +32,7 @@ _STATISTICS_MS: Final = 2_000  # of 16,000 partitions they are some 20 MB
 _LOOK_BACK: Final = 16  # records
 _LOOK_GROWTH: Final = 4  # how many times as far the next look goes back
 _LOOKS_MAX: Final = 11  # the last one goes 16 million records back
+_QUEUE_OFFSET: Final = re.compile(r"0|[1-9][0-9]{0,18}")
 
 
 def begins_and_ends(
@@ -178,19 +181,19 @@ def find_record(
     try:
         while low < high:
             middle = (low + high) // 2
-            message = _first_published(reader, partition, middle, high)
-            if message is None:
+            published = _first_published(reader, partition, middle, high)
+            if published is None:
                 high = middle
                 continue
 
-            record = LastRecord(message)
+            at, record = published
             is_ours = record.lake_id == lake_id
             if is_ours and record.queue_offset == queue_offset:
-                return int(message.offset())
+                return at
             if is_ours and record.queue_offset > queue_offset:
                 high = middle
             else:
-                low = int(message.offset()) + 1
+                low = at + 1
     except KafkaException as failed:
         raise KafkaAwayError(f"records could not be read: {failed.args[0].str()}") from failed
     finally:
@@ -198,8 +201,13 @@ def find_record(
     return None
 
 
-def _first_published(reader: _Reader, partition: Partition, start: int, end: int) -> Any:
-    """Returns the first record of a publisher from an offset on, and before another; or None."""
+def _first_published(
+    reader: _Reader, partition: Partition, start: int, end: int
+) -> tuple[int, PublishedRecord] | None:
+    """Returns the first record of a publisher from an offset on, and before another; or None.
+
+    Output: its offset in Kafka, and itself.
+    """
     topic, number = partition
     reader.assign([(partition, start)])
 
@@ -212,10 +220,12 @@ def _first_published(reader: _Reader, partition: Partition, start: int, end: int
         error = message.error()
         if error is None:
             reader.count_news()
-            if int(message.offset() or 0) >= end:
+            at = int(message.offset() or 0)
+            if at >= end:
                 return None
-            if is_published(message):
-                return message
+            record = published_record(message)
+            if record is not None:
+                return at, record
         elif error.code() == KafkaError._PARTITION_EOF:
             return None
         elif not error.retriable() and error.code() not in _TRANSIENT:
@@ -231,21 +241,28 @@ _TRANSIENT: Final = (
 )
 
 
-class LastRecord:
-    """The newest committed record of a partition that a publisher has written."""
+@dataclass(frozen=True)
+class PublishedRecord:
+    """A record that a publisher has written, by its headers."""
 
-    def __init__(self, message: Any) -> None:
-        headers = dict(reversed(message.headers() or []))  # of a name the first one counts
-        self.lake_id = _text(headers.get(p.LAKE_ID))
-        self.queue_offset = int(_text(headers.get(p.QUEUE_OFFSET)) or -1)
-        self.place = _text(headers.get(p.PLACE))
-        self.value: bytes | None = message.value()
+    lake_id: str
+    queue_offset: int
+    place: str
+    value: bytes | None
 
 
-def is_published(message: Any) -> bool:
-    """Returns whether a publisher has written a record."""
-    names = {name for name, _ in message.headers() or []}
-    return p.QUEUE_OFFSET in names and p.LAKE_ID in names
+def published_record(message: Any) -> PublishedRecord | None:
+    """Returns a record as a publisher has written it; None for one of another writer.
+
+    A publisher's has our headers as we write them: anybody can write others of the same names.
+    """
+    headers = dict(reversed(message.headers() or []))  # of a name the first one counts
+    lake_id = _text(headers.get(p.LAKE_ID))
+    queue_offset = _text(headers.get(p.QUEUE_OFFSET))
+
+    if not lake_id or not _QUEUE_OFFSET.fullmatch(queue_offset):
+        return None
+    return PublishedRecord(lake_id, int(queue_offset), _text(headers.get(p.PLACE)), message.value())
 
 
 def last_records(
@@ -253,13 +270,13 @@ def last_records(
     client: Mapping[str, str],
     begins: Mapping[Partition, int],
     ends: Mapping[Partition, int],
-) -> dict[Partition, LastRecord]:
+) -> dict[Partition, PublishedRecord]:
     """Returns the newest record of each partition, where it has one that a publisher wrote.
 
     Aborted records, and records of others, are skipped: it looks back further and further.
     Input: where the partitions begin and end. Errors: KafkaAwayError.
     """
-    newest: dict[Partition, Any] = {}
+    newest: dict[Partition, PublishedRecord] = {}
     until = {partition: end for partition, end in ends.items() if begins[partition] < end}
     back = _LOOK_BACK
 
@@ -269,8 +286,9 @@ def last_records(
 
         starts = {partition: max(begins[partition], ends[partition] - back) for partition in until}
         for message in read_committed(bootstrap_servers, client, starts, until):
-            if is_published(message):
-                newest[str(message.topic()), int(message.partition())] = message
+            record = published_record(message)
+            if record is not None:
+                newest[str(message.topic()), int(message.partition())] = record
 
         # What was looked through has none, and everything there is decided.
         until = {
@@ -280,8 +298,12 @@ def last_records(
         }
         back *= _LOOK_GROWTH
 
-    return {partition: LastRecord(message) for partition, message in newest.items()}
+    return newest
 
 
 def _text(value: bytes | None) -> str:
-    return "" if value is None else value.decode("utf-8", "replace")
+    """Returns a header's value; empty if it is none, or no text."""
+    try:
+        return "" if value is None else value.decode()
+    except UnicodeDecodeError:
+        return ""

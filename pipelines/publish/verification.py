@@ -15,11 +15,10 @@ from typing import Any, Final
 from pipelines.publish.committed import CommittedRows, open_lake
 from pipelines.publish.destination import Destination
 from pipelines.publish.progress import Skip
-from pipelines.publish.reading import is_published
+from pipelines.publish.reading import published_record
 from pipelines.publish.records import RecordMaker
 from pipelines.publish.topics import wanted_topics
 from pipelines.settings import PublisherSettings, Settings
-from txlake import protocol as p
 from txlake._counted import counted
 
 _BLOCK: Final = 1_000  # queue offsets
@@ -113,11 +112,11 @@ def verify_published(
         begins = rows.begins(queues) if any(progress.next_offsets) else {}
         published = {queue_id: QueueDigest() for queue_id in queues}
         for message in destination.records(progress.destination):
-            headers = dict(reversed(message.headers() or []))
-            if not is_published(message) or headers[p.LAKE_ID].decode() != lake.lake_id:
+            record = published_record(message)
+            if record is None or record.lake_id != lake.lake_id:
                 continue
 
-            offset = int(headers[p.QUEUE_OFFSET])
+            offset = record.queue_offset
             queue_id = int(message.partition())
             queue = published.setdefault(queue_id, QueueDigest())
             if offset >= max(from_offset, begins.get(queue_id, 0)):

@@ -586,6 +586,27 @@ def test_what_differs_from_the_tables_is_found(make: Make, broker: Broker) -> No
     assert "go" not in verified(lake, "--from-offset", "3")
 
 
+def test_a_record_of_another_writer_with_headers_like_ours_is_not_ours(make: Make) -> None:
+    lake = make()
+    lake.send(*orders(3, real_queue_id=1))
+    publish_all(lake.settings())
+    others = [
+        [(p.QUEUE_OFFSET, b"abc"), (p.LAKE_ID, None)],
+        [(p.QUEUE_OFFSET, b"7"), (p.LAKE_ID, None)],
+        [(p.QUEUE_OFFSET, b"7"), (p.LAKE_ID, b"\xff")],
+        [(p.QUEUE_OFFSET, b"x"), (p.LAKE_ID, lake.job.lake.lake_id().encode())],
+    ]
+    producer = Producer({"bootstrap.servers": lake.servers, "log_level": 0})
+    for headers in others:
+        producer.produce(lake.destination(), b"x", partition=1, headers=headers)
+    producer.flush()
+    lake.send(*orders(2, first=3, real_queue_id=1))
+
+    assert publish_all(lake.settings()) == 2
+    rows = json.loads(verified(lake, "-o", "json"))
+    assert [row["count"] for row in rows] == [0, 5, 0, 0]
+
+
 def test_the_consumer_in_the_docs_reads_each_message_once(make: Make) -> None:
     lake = make()
     lake.send(*orders(5))

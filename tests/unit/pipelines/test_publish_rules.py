@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -32,6 +34,7 @@ from pipelines.publish.errors import PublishError
 from pipelines.publish.progress import (
     NOTHING,
     Adoption,
+    ProgressLog,
     Skip,
     Stop,
     TopicProgress,
@@ -45,6 +48,7 @@ from pipelines.publish.progress import (
     topic_key,
     topic_record,
 )
+from pipelines.publish.reading import published_record
 from pipelines.publish.records import RecordMaker
 from pipelines.publish.stored_times import StoredTimes
 from pipelines.publish.topics import require_nobody_else, wanted_topics
@@ -182,6 +186,65 @@ def test_the_newest_record_of_a_key_holds_and_what_cannot_be_read_is_passed_over
     assert log.skips_of("ours", "main", "orders") == {0: [skip]}
     assert log.adoptions == {("ours", "main"): [adoption]}
     assert (newer.next_offset(1), newer.next_offset(2), newer.last_offset(2)) == (1, 0, NOTHING)
+
+
+TOPIC_KEY = b'["topic","ours","main","orders"]'
+
+
+@pytest.mark.parametrize(
+    ("key", "changes"),
+    [
+        (TOPIC_KEY, {"next_offsets": "34"}),
+        (TOPIC_KEY, {"next_offsets": [1.5, 2]}),
+        (TOPIC_KEY, {"next_offsets": None}),
+        (TOPIC_KEY, {"last_offsets": [[1], [2]]}),
+        (TOPIC_KEY, {"epoch": "7"}),
+        (TOPIC_KEY, {"epoch": True}),
+        (TOPIC_KEY, {"destination": ["orders"]}),
+        (TOPIC_KEY, {"topic": "another"}),
+        (b'["topic",1,"main","orders"]', {}),
+        (b'["topic","ours",["main"],"orders"]', {}),
+        (b'["topic","ours","main"]', {}),
+        (b'["topic","ours","main","orders","more"]', {}),
+        (b"{}", {}),
+        (b"\xff", {}),
+        (b"[" * 100_000, {}),
+    ],
+)
+def test_a_record_of_another_writer_is_no_progress(key: bytes, changes: dict[str, Any]) -> None:
+    content = {**json.loads(topic_record("ours", "main", PROGRESS)[1]), **changes}
+    log = read_log([(key, json.dumps(content).encode())])
+    assert log == ProgressLog()
+
+
+@pytest.mark.parametrize(
+    ("headers", "queue_offset"),
+    [
+        ([(p.QUEUE_OFFSET, b"7"), (p.LAKE_ID, b"ours")], 7),
+        ([(p.QUEUE_OFFSET, b"0"), (p.LAKE_ID, b"ours"), (p.QUEUE_OFFSET, b"x")], 0),
+        ([(p.QUEUE_OFFSET, b"abc"), (p.LAKE_ID, b"ours")], None),
+        ([(p.QUEUE_OFFSET, b"-7"), (p.LAKE_ID, b"ours")], None),
+        ([(p.QUEUE_OFFSET, b" 7"), (p.LAKE_ID, b"ours")], None),
+        ([(p.QUEUE_OFFSET, b"7_0"), (p.LAKE_ID, b"ours")], None),
+        ([(p.QUEUE_OFFSET, "\u0667".encode()), (p.LAKE_ID, b"ours")], None),
+        ([(p.QUEUE_OFFSET, b"9" * 5_000), (p.LAKE_ID, b"ours")], None),
+        ([(p.QUEUE_OFFSET, b""), (p.LAKE_ID, b"ours")], None),
+        ([(p.QUEUE_OFFSET, None), (p.LAKE_ID, b"ours")], None),
+        ([(p.QUEUE_OFFSET, b"7"), (p.LAKE_ID, None)], None),
+        ([(p.QUEUE_OFFSET, b"7"), (p.LAKE_ID, b"")], None),
+        ([(p.QUEUE_OFFSET, b"7"), (p.LAKE_ID, b"\xff")], None),
+        ([(p.QUEUE_OFFSET, b"7")], None),
+        ([(p.LAKE_ID, b"ours")], None),
+        ([], None),
+        (None, None),
+    ],
+)
+def test_a_record_is_a_publishers_by_whole_headers(
+    headers: list[Any] | None, queue_offset: int | None
+) -> None:
+    message = SimpleNamespace(headers=lambda: headers, value=lambda: b"v")
+    record = published_record(message)
+    assert (record and record.queue_offset) == queue_offset
 
 
 def test_skips_are_passed_in_both_directions() -> None:
