@@ -37,6 +37,7 @@ from pipelines.publish.progress import (
     TopicProgress,
     adoption_record,
     skip_record,
+    start_record,
     stop_key,
     topic_key,
     topic_record,
@@ -156,6 +157,10 @@ class Operator:
             if not records:
                 raise OperatorError("there is nothing to adopt: a start refuses no destination")
 
+            # As it is before: the progress that is written here has a newer epoch, in which topics
+            # can be that no start has seen.
+            start = log.start_of(*self._owner, self._publisher.topics, self._epochs.epoch)
+            records.append(start_record(*self._owner, start))
             records.append((stop_key(*self._owner), None))
             return Change(tuple(lines), tuple(records), tuple(sorted(fences)))
 

@@ -1,18 +1,20 @@
 """How far publishers are: the records of the progress topic, which Kafka compacts.
 
 A publisher writes one record for each of its topics, in the Kafka transaction of the messages that
-it is about. The key has lake, publisher and topic. Beside it stand records of why a publisher has
-stopped, and of the messages that operators have skipped and the destinations they have adopted.
+it is about. The key has lake, publisher and topic. Beside it stand records of the first start of a
+publisher, of why it has stopped, and of the messages that operators have skipped and the
+destinations they have adopted.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, TypeVar
 
-TOPIC, STOP, SKIP, ADOPTION = "topic", "stop", "skip", "adoption"
+TOPIC, START, STOP, SKIP, ADOPTION = "topic", "start", "stop", "skip", "adoption"
+ALL_TOPICS: Final = ""  # of a publisher whose settings name none
 NOTHING: Final = -1  # of a queue of which no message was published
 # Why a publisher stops: a message that the destination does not take; destination, progress and
 # lake that do not fit together; a lake that is not whole.
@@ -51,6 +53,32 @@ class TopicProgress:
     def last_offset(self, queue_id: int) -> int:
         """Returns the queue offset of the newest record that was written, or NOTHING."""
         return self.last_offsets[queue_id] if queue_id < len(self.last_offsets) else NOTHING
+
+
+@dataclass(frozen=True)
+class Start:
+    """Since when a publisher has its topics.
+
+    `epochs`: the newest committed epoch at the start that had a topic in the settings first, by the
+    topic's name, or by ALL_TOPICS. What is made after that epoch is new to the publisher.
+    """
+
+    epochs: Mapping[str, int] = field(default_factory=dict)
+
+    def is_new(self, topic: str, epoch: int) -> bool:
+        """Returns whether a topic was made after the publisher had it first."""
+        named = [self.epochs[name] for name in (topic, ALL_TOPICS) if name in self.epochs]
+        return bool(named) and epoch > min(named)
+
+    def with_topics(self, topics: Collection[str], epoch: int) -> Start:
+        """Returns the start of a publisher whose settings may name other topics now.
+
+        Input: the topics that they name; the epoch of those that they did not name before. None is
+        newer: the epochs of a lake that was put back from an older copy begin again there.
+        """
+        names = topics or (ALL_TOPICS, *self.epochs)
+        of_all = self.epochs.get(ALL_TOPICS, epoch)
+        return Start({name: min(self.epochs.get(name, epoch), of_all, epoch) for name in names})
 
 
 @dataclass(frozen=True)
@@ -104,6 +132,7 @@ class ProgressLog:
     """The content of the progress topic. By lake and publisher; topics by topic, too."""
 
     topics: dict[Key, TopicProgress] = field(default_factory=dict)
+    starts: dict[tuple[str, str], Start] = field(default_factory=dict)
     stops: dict[tuple[str, str], Stop] = field(default_factory=dict)
     skips: dict[tuple[str, str], list[Skip]] = field(default_factory=dict)
     adoptions: dict[tuple[str, str], list[Adoption]] = field(default_factory=dict)
@@ -115,6 +144,21 @@ class ProgressLog:
             for (lake, name, topic), progress in self.topics.items()
             if (lake, name) == (lake_id, publisher)
         }
+
+    def start_of(self, lake_id: str, publisher: str, topics: Collection[str], newest: int) -> Start:
+        """Returns since when a publisher that starts now has the topics of its settings.
+
+        Those that its settings name now and did not name before: since now. All of a publisher
+        that has published and has no record of its start, as older versions wrote none: since the
+        newest epoch that it knew. Input: the topics that its settings name; the newest committed
+        epoch.
+        """
+        owner = (lake_id, publisher)
+        if owner in self.starts:
+            return self.starts[owner].with_topics(topics, newest)
+
+        known = [progress.epoch for progress in self.of(*owner).values()]
+        return Start().with_topics(topics, min(max(known, default=newest), newest))
 
     def skips_of(self, lake_id: str, publisher: str, topic: str) -> dict[int, list[Skip]]:
         """Returns the skips of a topic, by queue, in the order of offsets."""
@@ -163,6 +207,11 @@ def topic_record(lake_id: str, publisher: str, progress: TopicProgress) -> tuple
 def topic_key(lake_id: str, publisher: str, topic: str) -> bytes:
     """Returns the key of a topic's progress."""
     return _json([TOPIC, lake_id, publisher, topic])
+
+
+def start_record(lake_id: str, publisher: str, start: Start) -> tuple[bytes, bytes]:
+    """Returns the record of since when a publisher has its topics."""
+    return _json([START, lake_id, publisher]), _json(asdict(start))
 
 
 def stop_key(lake_id: str, publisher: str) -> bytes:
@@ -228,13 +277,15 @@ def _add_record(log: ProgressLog, key: bytes, value: bytes) -> None:
             progress = _content_of(TopicProgress, content)
             if rest == [progress.topic]:
                 log.topics[(*owner, progress.topic)] = progress
+        elif kind == START:
+            log.starts[owner] = Start({name: int(at) for name, at in content["epochs"].items()})
         elif kind == STOP:
             log.stops[owner] = _content_of(Stop, content)
         elif kind == SKIP:
             log.skips.setdefault(owner, []).append(_content_of(Skip, content))
         elif kind == ADOPTION:
             log.adoptions.setdefault(owner, []).append(_content_of(Adoption, content))
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return
 
 

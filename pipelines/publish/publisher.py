@@ -32,6 +32,7 @@ from pipelines.publish.progress import (
     ProgressLog,
     Stop,
     TopicProgress,
+    start_record,
     stop_key,
     stop_record,
     topic_record,
@@ -216,11 +217,16 @@ class Turn:
         return True
 
     def _open_topics(self) -> None:
-        """Opens new topics, and writes the progress of those that begin now."""
+        """Opens new topics; writes the progress of those that begin now, and the first start."""
         begun = self._opener.open_new(self._log, self._transactions)
-        if begun:
+        if begun or self._has_new_start():
             self._transactions.begin()
             self._commit(begun)
+
+    def _has_new_start(self) -> bool:
+        """Returns whether the progress topic lacks since when the publisher has its topics."""
+        publisher = (self._lake.lake_id, self._publisher.name)
+        return self._log.starts.get(publisher) != self._opener.start
 
     def _clear_stop(self) -> None:
         """Deletes the record of why the publisher had stopped, if there is one."""
@@ -301,12 +307,17 @@ class Turn:
         records: list[tuple[bytes, bytes | None]] = [
             topic_record(*publisher, progress) for progress in moved
         ]
+        start = self._opener.start
+        if start is not None and self._has_new_start():
+            records.append(start_record(*publisher, start))
         if publisher in self._log.stops:
             records.append((stop_key(*publisher), None))
 
         self._transactions.send_progress(self._publisher.progress_topic, records)
         self._transactions.commit()
         self._log.stops.pop(publisher, None)
+        if start is not None:
+            self._log.starts[publisher] = start
 
     def _records(
         self, cut: Mapping[Queue, int]

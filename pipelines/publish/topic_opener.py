@@ -15,7 +15,7 @@ from pipelines.publish.destination import (
     require_unpublished,
 )
 from pipelines.publish.errors import PublishError
-from pipelines.publish.progress import NOTHING, ProgressLog, TopicProgress
+from pipelines.publish.progress import NOTHING, ProgressLog, Start, TopicProgress
 from pipelines.publish.records import RecordMaker
 from pipelines.publish.topics import (
     PublishedTopic,
@@ -33,7 +33,8 @@ from txlake._lake import Lake, Topic
 class TopicOpener:
     """Opens the topics of one publisher.
 
-    `topics`: those that are open, by name.
+    `topics`: those that are open, by name. `start`: since when the publisher has its topics; None
+    before they were opened first.
     Errors: PublishError; KafkaAwayError; LakeError, StoreAwayError.
     """
 
@@ -51,7 +52,7 @@ class TopicOpener:
         self._lake = lake
         self._epochs = epochs
         self._destination = destination
-        self._first_epoch: int | None = None  # the newest one when the topics were opened first
+        self.start: Start | None = None
         self.topics: dict[str, PublishedTopic] = {}
 
     def require_nobody_else(self, log: ProgressLog) -> None:
@@ -62,21 +63,27 @@ class TopicOpener:
     def open_new(self, log: ProgressLog, transactions: Transactions) -> list[TopicProgress]:
         """Opens topics that are new, or have more queues: destinations are made, and compared.
 
-        Output: the progress of the topics that were never published, for the caller to write.
+        Output: the progress of the topics that were never published, for the caller to write, as
+        `start`.
         """
+        if self.start is None:
+            owner = (self._lake.lake_id, self._publisher.name)
+            self.start = log.start_of(*owner, self._publisher.topics, self._epochs.epoch)
+
         new = {
             name: topic
             for name, topic in wanted_topics(self._publisher, self._lake.topics()).items()
             if name not in self.topics or self.topics[name].queues < topic.queue_count
         }
-        begun = self._open(new, log, transactions) if new else []
-
-        if self._first_epoch is None:
-            self._first_epoch = self._epochs.epoch
+        begun = self._open(new, log, transactions, self.start) if new else []
         return [self.topics[name].progress for name in begun]
 
     def _open(
-        self, topics: Mapping[str, Topic], log: ProgressLog, transactions: Transactions
+        self,
+        topics: Mapping[str, Topic],
+        log: ProgressLog,
+        transactions: Transactions,
+        start: Start,
     ) -> list[str]:
         """Opens topics. Output: the names of those that were never published."""
         for name in topics:
@@ -92,7 +99,7 @@ class TopicOpener:
             rows = CommittedRows(self._lake, name, topic)
             progress = known[name]
             if progress is None:
-                progress = self._first_progress(name, topic, rows, begun[name], mine)
+                progress = self._first_progress(name, topic, rows, begun[name], start)
 
             maker = RecordMaker(name, self._lake.lake_id, has_keys=self._publisher.key == "keys")
             skips = log.skips_of(self._lake.lake_id, self._publisher.name, name)
@@ -177,19 +184,14 @@ class TopicOpener:
         topic: Topic,
         rows: CommittedRows,
         destination: KafkaTopic,
-        mine: Mapping[str, TopicProgress],
+        start: Start,
     ) -> TopicProgress:
         """Returns the progress of a topic that was never published: where it begins."""
         ends = {q: self._epochs.ends.get((name, q), 0) for q in range(topic.queue_count)}
         begins = rows.begins(ends) if any(ends.values()) else dict.fromkeys(ends, 0)
         begin = self._publisher.begin
 
-        known_epochs = [progress.epoch for progress in mine.values()]
-        if self._first_epoch is not None:
-            known_epochs.append(self._first_epoch)
-        is_new = bool(known_epochs) and topic.epoch > max(known_epochs)
-
-        if begin == EARLIEST or is_new:
+        if begin == EARLIEST or start.is_new(name, topic.epoch):
             first = begins
         elif begin == LATEST:
             first = ends

@@ -315,6 +315,37 @@ def test_without_the_progress_topic_nothing_is_written_until_somebody_says_how_i
     lake.require_published()
 
 
+@pytest.mark.parametrize("topics", [[], ["orders"]])
+@pytest.mark.parametrize("begin", ["latest", "2199-01-31T08:00:00Z"])
+def test_a_topic_made_after_the_first_start_begins_at_its_first_message_whoever_starts_again(
+    make: Make, begin: str, topics: list[str]
+) -> None:
+    lake = make(begin=begin)
+    if topics:
+        lake.send(*orders(1, real_topic="audit"))
+    settings = lake.settings(main={"topics": topics})
+    publish_all(settings)
+
+    lake.send(*orders(3))
+    assert publish_all(settings) == 3
+    lake.require_published()
+
+
+def test_a_topic_made_before_an_adoption_of_another_one_begins_at_its_first_message(
+    make: Make,
+) -> None:
+    lake = make(begin="latest")
+    settings = lake.settings()
+    lake.send(*orders(1, real_topic="audit"))
+    publish_all(settings)
+    lake.send(*orders(3))
+    delete_topic(lake, lake.destination("audit"))
+
+    operate(lake, "adopt --position latest")
+    assert publish_all(settings) == 3
+    lake.require_published()
+
+
 def test_a_record_that_is_refused_stops_the_publisher_until_it_is_skipped(make: Make) -> None:
     lake = make(record_bytes_max=2_000)
     settings = lake.settings()

@@ -36,6 +36,7 @@ from pipelines.publish.progress import (
     Adoption,
     ProgressLog,
     Skip,
+    Start,
     Stop,
     TopicProgress,
     adoption_record,
@@ -43,6 +44,7 @@ from pipelines.publish.progress import (
     before_skips,
     read_log,
     skip_record,
+    start_record,
     stop_key,
     stop_record,
     topic_key,
@@ -171,6 +173,7 @@ def test_the_newest_record_of_a_key_holds_and_what_cannot_be_read_is_passed_over
             (None, b""),
             (b'["future","ours","main"]', b"{}"),
             (b'["topic","ours","main","x"]', b'{"colour": 1}'),
+            (b'["start","ours","main"]', b'{"epochs": 1}'),
             topic_record("theirs", "main", replace(PROGRESS, topic="gone")),
             (topic_key("theirs", "main", "gone"), None),
             skip_record("ours", "main", skip),
@@ -183,6 +186,7 @@ def test_the_newest_record_of_a_key_holds_and_what_cannot_be_read_is_passed_over
     assert log.of("ours", "main") == {"orders": newer}
     assert log.topics.keys() == {("ours", "main", "orders")}
     assert log.stops == {("ours", "other"): stop}
+    assert log.starts == {}
     assert log.skips_of("ours", "main", "orders") == {0: [skip]}
     assert log.adoptions == {("ours", "main"): [adoption]}
     assert (newer.next_offset(1), newer.next_offset(2), newer.last_offset(2)) == (1, 0, NOTHING)
@@ -245,6 +249,47 @@ def test_a_record_is_a_publishers_by_whole_headers(
     message = SimpleNamespace(headers=lambda: headers, value=lambda: b"v")
     record = published_record(message)
     assert (record and record.queue_offset) == queue_offset
+
+
+@pytest.mark.parametrize(
+    ("recorded", "published", "topics", "newest", "epochs", "why"),
+    [
+        (None, [], (), 5, {"": 5}, "the first start"),
+        (None, [], ("a",), 5, {"a": 5}, "the first start"),
+        (None, [3, 7], ("a",), 9, {"a": 7}, "an older version has begun: what it knew holds"),
+        (None, [7], (), 4, {"": 4}, "the lake was put back from a copy"),
+        ({"": 5}, [9], (), 9, {"": 5}, "nothing has changed"),
+        ({"": 5}, [], ("a",), 9, {"a": 5}, "it was one of all"),
+        ({"a": 5}, [], ("a", "b"), 9, {"a": 5, "b": 9}, "b is named first"),
+        ({"a": 5}, [], (), 9, {"": 9, "a": 5}, "all others are there first"),
+        ({"": 9, "a": 5}, [], ("a", "b"), 12, {"a": 5, "b": 9}, "b was one of all"),
+        ({"a": 5}, [], ("b",), 9, {"b": 9}, "a is no more"),
+        ({"": 5}, [], (), 3, {"": 3}, "the lake was put back from a copy"),
+    ],
+)
+def test_a_start_keeps_since_when_a_topic_was_in_the_settings(
+    recorded: dict[str, int] | None,
+    published: list[int],
+    topics: tuple[str, ...],
+    newest: int,
+    epochs: dict[str, int],
+    why: str,
+) -> None:
+    log = ProgressLog()
+    if recorded is not None:
+        log = read_log([start_record("ours", "main", Start(recorded))])
+    for epoch in published:
+        log.topics["ours", "main", str(epoch)] = replace(PROGRESS, epoch=epoch)
+    log.starts["ours", "other"] = log.starts["theirs", "main"] = Start({"": 1, "a": 1, "b": 1})
+
+    assert log.start_of("ours", "main", topics, newest) == Start(epochs), why
+
+
+def test_a_topic_is_new_that_was_made_after_it_was_in_the_settings_first() -> None:
+    start = Start({"": 9, "a": 5})
+    assert [start.is_new("a", epoch) for epoch in (5, 6)] == [False, True]
+    assert [start.is_new("b", epoch) for epoch in (9, 10)] == [False, True]
+    assert not Start({"a": 5}).is_new("b", 9)
 
 
 def test_skips_are_passed_in_both_directions() -> None:
