@@ -42,13 +42,15 @@ from pipelines.publish.progress import (
     topic_key,
     topic_record,
 )
-from pipelines.publish.topics import record_bytes_max, wanted_topics
+from pipelines.publish.topics import first_offsets, record_bytes_max, wanted_topics
 from pipelines.publish.transactions import Transactions
 from pipelines.settings import PublisherSettings, Settings
+from pipelines.settings.publish import EARLIEST, LATEST
 from txlake._lake import Lake, Topic
 
-PUBLISHED, EARLIEST, LATEST = "published", "earliest", "latest"
+PUBLISHED: Final = "published"
 POSITIONS: Final = (PUBLISHED, EARLIEST, LATEST)
+_OTHERS: Final = "say --position earliest or latest"
 Record = tuple[bytes, bytes | None]
 
 
@@ -123,9 +125,9 @@ class Operator:
     def adopt(self, position: str, *, dry_run: bool = False) -> Change:
         """Sets where this lake goes on with the destinations that a start refuses.
 
-        Input: `published`: behind the last records, which must be messages of this lake, too;
-        `earliest`, `latest`: where the tables begin or end: the messages follow the records that
-        are in the destination.
+        Input: `published`: behind the last records, which must be messages of this lake, too; a
+        queue of which nothing was published begins where it did. `earliest`, `latest`: where the
+        tables begin or end: the messages follow the records that are in the destination.
         """
 
         def change(log: ProgressLog) -> Change:
@@ -146,7 +148,7 @@ class Operator:
                 if described is None and not dry_run:
                     described = self._make_topic(name, topic)
 
-                progress = self._adopted_progress(name, topic, described, position)
+                progress = self._adopted_progress(name, topic, described, position, log)
                 adoption = Adoption(name, position, self._actor, self._reason, _now_ms())
                 records += [(topic_key(*key), None) for key in others]
                 records.append(topic_record(*self._owner, progress))
@@ -198,27 +200,36 @@ class Operator:
         return self._destination.describe_made([destination])[destination]
 
     def _adopted_progress(
-        self, name: str, topic: Topic, described: KafkaTopic | None, position: str
+        self,
+        name: str,
+        topic: Topic,
+        described: KafkaTopic | None,
+        position: str,
+        log: ProgressLog,
     ) -> TopicProgress:
         destination = self._publisher.destination_of(name)
         queues = range(topic.queue_count)
         ends = {q: self._epochs.ends.get((name, q), 0) for q in queues}
         rows = CommittedRows(self._lake, name, topic)
 
-        nexts = ends
-        lasts = dict.fromkeys(queues, NOTHING)
+        partitions = 0 if described is None else min(described.partitions, topic.queue_count)
+        published = self._ends(destination, partitions)
+        # Whatever the position: a start compares them with the destination.
+        lasts = dict.fromkeys(queues, NOTHING) | {
+            q: last.queue_offset
+            for q, last in published.last.items()
+            if last.lake_id == self._lake.lake_id
+        }
 
-        if position == EARLIEST:
-            nexts = rows.begins(queues) if any(ends.values()) else ends
-        elif position == PUBLISHED:
-            partitions = 0 if described is None else min(described.partitions, topic.queue_count)
-            published = self._ends(destination, partitions)
-            nexts = {q: self._after_last(name, q, published, ends[q], rows) for q in queues}
-            lasts |= {
-                q: last.queue_offset
-                for q, last in published.last.items()
-                if last.lake_id == self._lake.lake_id
+        if position == PUBLISHED:
+            nexts = {
+                q: self._after_last(name, q, published, ends[q], rows)
+                if q in published.last
+                else self._first_offset(name, topic, q, published, ends[q], rows, log)
+                for q in queues
             }
+        else:
+            nexts = first_offsets(position, rows, ends)
 
         return TopicProgress(
             name,
@@ -236,19 +247,11 @@ class Operator:
     ) -> int:
         """Returns the queue offset behind a partition's last record, which this lake must have."""
         where = f"{self._publisher.destination_of(name)} partition {queue_id}"
-        last = published.last.get(queue_id)
-        if last is None:
-            if published.begins.get(queue_id, 0) > 0:
-                raise OperatorError(
-                    f"{where} has no record of a publisher any more: Kafka has deleted what was "
-                    "published; say --position earliest or latest"
-                )
-            return 0
-
+        last = published.last[queue_id]
         if last.queue_offset >= end:
             raise OperatorError(
                 f"the last record of {where} is queue offset {last.queue_offset}, and the queue "
-                f"ends at {end} in this lake"
+                f"ends at {end} in this lake; {_OTHERS}"
             )
 
         rows.seek(queue_id, last.queue_offset)
@@ -257,9 +260,46 @@ class Operator:
         if (place, row["body"][0].as_py()) != (last.place, last.value):
             raise OperatorError(
                 f"the last record of {where}, queue offset {last.queue_offset}, is message "
-                f"{last.place}; in this lake it is {place}, or another body: it is another topic"
+                f"{last.place}; in this lake it is {place}, or another body: it is another topic, "
+                f"or another history; {_OTHERS}"
             )
         return last.queue_offset + 1
+
+    def _first_offset(
+        self,
+        name: str,
+        topic: Topic,
+        queue_id: int,
+        published: DestinationEnds,
+        end: int,
+        rows: CommittedRows,
+        log: ProgressLog,
+    ) -> int:
+        """Returns where a queue begins whose partition has no record of a publisher."""
+        destination = self._publisher.destination_of(name)
+        where = f"{destination} partition {queue_id}"
+        if published.begins.get(queue_id, 0) > 0:
+            raise OperatorError(
+                f"{where} has no record of a publisher any more: Kafka has deleted what was "
+                f"published; {_OTHERS}"
+            )
+
+        # Who published there before knew where the queue begins.
+        mine = log.of(*self._owner).get(name)
+        others = [log.topics[key] for key in log.others(*self._owner, destination)]
+        known = others if mine is None else [mine]
+        if len(known) == 1 and known[0].last_offset(queue_id) == NOTHING:
+            return min(known[0].next_offset(queue_id), end)
+
+        start = log.start_of(*self._owner, self._publisher.topics, self._epochs.epoch)
+        begin = EARLIEST if start.is_new(name, topic.epoch) else self._publisher.begin
+        if begin == LATEST and end > 0:
+            raise OperatorError(
+                f"{where} has no record of a publisher, and begin = 'latest' does not say where "
+                f"queue {queue_id} of topic {name} began: give `begin` the instant at which the "
+                f"publisher began, or {_OTHERS}"
+            )
+        return first_offsets(begin, rows, {queue_id: end})[queue_id]
 
     def _write(self, change, *, dry_run: bool) -> Change:  # type: ignore[no-untyped-def]
         """Returns the change; without `dry_run` writes it, after fencing who publishes."""

@@ -19,13 +19,14 @@ from pipelines.publish.progress import NOTHING, ProgressLog, Start, TopicProgres
 from pipelines.publish.records import RecordMaker
 from pipelines.publish.topics import (
     PublishedTopic,
+    first_offsets,
     record_bytes_max,
     require_nobody_else,
     wanted_topics,
 )
 from pipelines.publish.transactions import Transactions
 from pipelines.settings import PublisherSettings, Settings
-from pipelines.settings.publish import EARLIEST, LATEST, begin_at
+from pipelines.settings.publish import EARLIEST
 from txlake import protocol as p
 from txlake._lake import Lake, Topic
 
@@ -188,23 +189,14 @@ class TopicOpener:
     ) -> TopicProgress:
         """Returns the progress of a topic that was never published: where it begins."""
         ends = {q: self._epochs.ends.get((name, q), 0) for q in range(topic.queue_count)}
-        begins = rows.begins(ends) if any(ends.values()) else dict.fromkeys(ends, 0)
-        begin = self._publisher.begin
-
-        if begin == EARLIEST or start.is_new(name, topic.epoch):
-            first = begins
-        elif begin == LATEST:
-            first = ends
-        else:
-            at = begin_at(begin)
-            assert at is not None  # the settings were read
-            first = {**ends, **rows.first_since(at)}
+        begin = EARLIEST if start.is_new(name, topic.epoch) else self._publisher.begin
+        first = first_offsets(begin, rows, ends)
 
         return TopicProgress(
             name,
             self._publisher.destination_of(name),
             destination.topic_id,
-            tuple(min(first[q], ends[q]) for q in sorted(ends)),
+            tuple(first[q] for q in sorted(ends)),
             tuple(NOTHING for _ in ends),
             self._epochs.epoch,
             self._epochs.digest,

@@ -19,6 +19,7 @@ from pipelines.publish.progress import (
 )
 from pipelines.publish.records import RecordMaker
 from pipelines.settings import PublisherSettings, Settings
+from pipelines.settings.publish import EARLIEST, LATEST, begin_at
 from txlake import protocol as p
 from txlake._lake import Topic
 
@@ -79,6 +80,23 @@ def group_by_topic(offsets: Mapping[Queue, int]) -> dict[str, dict[int, int]]:
     for (name, queue_id), offset in offsets.items():
         by_topic.setdefault(name, {})[queue_id] = offset
     return by_topic
+
+
+def first_offsets(begin: str, rows: CommittedRows, ends: Mapping[int, int]) -> dict[int, int]:
+    """Returns where queues begin that were never published.
+
+    Input: the setting `begin`; where each queue ends.
+    """
+    if begin == LATEST or not any(ends.values()):
+        return dict(ends)
+
+    at = begin_at(begin)
+    if at is None:
+        assert begin == EARLIEST  # the settings were read
+        first = rows.begins(ends)
+    else:
+        first = {**ends, **rows.first_since(at)}
+    return {queue_id: min(first[queue_id], end) for queue_id, end in ends.items()}
 
 
 def record_bytes_max(settings: Settings, publisher: PublisherSettings) -> int:

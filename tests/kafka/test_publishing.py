@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -313,6 +314,69 @@ def test_without_the_progress_topic_nothing_is_written_until_somebody_says_how_i
     assert "taken from" not in operate(lake, "adopt --position published")
     assert publish_all(settings) == 3
     lake.require_published()
+
+
+@pytest.mark.parametrize(("position", "count"), [("latest", 0), ("earliest", 6)])
+def test_a_publisher_goes_on_where_it_was_said_behind_records_of_its_own_lake(
+    make: Make, position: str, count: int
+) -> None:
+    lake = make()
+    settings = lake.settings()
+    lake.send(*orders(4))
+    publish_all(settings)
+    delete_topic(lake, f"{lake.prefix}-progress")
+    lake.send(*orders(2, first=4))
+
+    operate(lake, f"adopt --position {position}")
+    assert publish_all(settings) == count
+    lake.send(*orders(1, first=6))
+    assert publish_all(settings) == 1
+    assert publish_all(settings) == 0
+    assert "there is nothing to adopt" in operate(lake, "adopt --position latest", code=1)
+
+
+@pytest.mark.parametrize(("position", "count"), [("latest", 0), ("earliest", 2)])
+def test_a_publisher_of_a_lake_that_was_put_back_goes_on_where_it_was_said(
+    make: Make, tmp_path: Path, position: str, count: int
+) -> None:
+    lake = make()
+    settings = lake.settings()
+    lake.send(*orders(2, real_queue_id=1))
+    shutil.copytree(lake.path, tmp_path / "copy")
+    lake.send(*orders(2, first=2, real_queue_id=1))
+    publish_all(settings)
+    shutil.rmtree(lake.path)
+    shutil.copytree(tmp_path / "copy", lake.path)
+    with pytest.raises(PublishError, match="the lake was put back from an older copy"):
+        publish_all(settings)
+
+    refused = operate(lake, "adopt --position published", code=1)
+    assert "queue offset 3, and the queue ends at 2 in this lake; say --position " in refused
+    operate(lake, f"adopt --position {position}")
+    assert publish_all(settings) == count
+
+
+def test_a_queue_of_which_nothing_was_published_begins_where_it_did(make: Make) -> None:
+    lake = make(begin="latest")
+    lake.send(*orders(2, real_queue_id=1))
+    publish_all(lake.settings())
+    lake.send(*orders(3, first=2, real_queue_id=0))
+    assert publish_all(lake.settings()) == 3
+
+    anew = make("anew", prefix=lake.prefix, begin="latest", progress_topic=f"{lake.prefix}-none")
+    anew.send(*orders(2, real_queue_id=1))
+    anew.send(*orders(3, first=2, real_queue_id=0))
+    refused = operate(anew, "adopt --position published", code=1)
+    assert "begin = 'latest' does not say where queue 1 of topic orders began" in refused
+
+    anew.publisher["progress_topic"] = f"{lake.prefix}-progress"
+    assert "queues go on at 3, 2, 0, 0" in operate(anew, "adopt --position published")
+    assert publish_all(anew.settings()) == 0
+
+    delete_topic(anew, f"{lake.prefix}-progress")
+    anew.publisher["begin"] = "2199-01-31T08:00:00Z"
+    assert "queues go on at 3, 2, 0, 0" in operate(anew, "adopt --position published")
+    assert publish_all(anew.settings()) == 0
 
 
 @pytest.mark.parametrize("topics", [[], ["orders"]])
