@@ -83,7 +83,7 @@ def link(name: str, row: Row) -> str | None:
         case "producer_group":
             return url("/transactions", group=value, state="all")
         case "keys":
-            return url("/find", q=value)
+            return url("/find", keys=value)
         case "topic" | "real_topic":
             return url("/topic", name=value)
         case "delivery":

@@ -18,7 +18,7 @@ from pipelines.explain.fetch import find, find_by_keys
 from pipelines.explain.report import Report, nothing_found, reports
 from pipelines.explain.rows import Row
 from pipelines.explain.show import lines
-from pipelines.explain.target import ExplainTarget, parse_target
+from pipelines.explain.target import ExplainTarget, Transaction, parse_target
 from pipelines.explain.units import only_target
 from pipelines.health import (
     conflicts,
@@ -32,7 +32,7 @@ from pipelines.health.consumer_retries import count_refused
 from pipelines.operate import delays
 from pipelines.output import now_ms
 from storage.lake.lake import Lake
-from txlake.protocol import RecordTarget
+from txlake.protocol import TRANSACTION_ID_PATTERN, RecordTarget, matches
 
 _ANY: Final = "any"
 _STORIES: Final = 20
@@ -62,17 +62,18 @@ def _rows_page(
 
 
 def find_page(request: Request) -> Response:
-    """Leads to the story of a transaction, named by id, keys or place, or to a list of several."""
-    query = request.query_params.get("q", "").strip()
+    """Leads to the story of a transaction, named by id, keys or place, or to a list of several.
+
+    With `keys` in place of `q` it is keys, whatever else it looks like.
+    """
+    keys = query_params.text(request.query_params, "keys")
+    query = keys or request.query_params.get("q", "").strip()
     if not query:
         return RedirectResponse(url("/transactions"), 303)
 
     lake = lake_of(request)
-    try:
-        target = parse_target(query)
-    except ValueError:
-        target = None
-    if isinstance(target, RecordTarget) or (target and find(lake, target).messages):
+    target = None if keys else _target_of(query)
+    if target and find(lake, target).messages:
         return RedirectResponse(url("/story", of=query), 303)
 
     rows: list[Row] = [
@@ -84,12 +85,39 @@ def find_page(request: Request) -> Response:
     if only is not None:
         return RedirectResponse(url("/story", of=str(only)), 303)
 
-    of_group = transactions.count_of_group(lake, query)
-    if of_group and not rows:
-        return RedirectResponse(url("/transactions", group=query, state="all", since=_ANY), 303)
+    of_group = 0 if keys else transactions.count_of_group(lake, query)
+    if not keys and not rows:
+        address = _address_of_name(lake, query, target, of_group)
+        if address is not None:
+            return RedirectResponse(address, 303)
 
     columns = ("target", "stored_at", "transaction_id", "producer_group", "real_topic", "keys")
     return _rows_page(request, "found", columns, rows, asked=query, of_group=of_group)
+
+
+def _target_of(query: str) -> ExplainTarget | None:
+    try:
+        return parse_target(query)
+    except ValueError:
+        return None
+
+
+def _address_of_name(
+    lake: Lake, query: str, target: ExplainTarget | None, of_group: int
+) -> str | None:
+    """Returns the page of what a text names that is no keys and names no message by itself.
+
+    Order numbers and transaction ids can look like a half's place: `2026-1001`. What is nothing
+    else is one, and its story says why it is not there.
+    """
+    is_place = isinstance(target, RecordTarget)
+    can_be_id = is_place and matches(TRANSACTION_ID_PATTERN, query)
+    if can_be_id and find(lake, Transaction(query)).messages:
+        return url("/story", of=f"id:{query}")
+
+    if of_group:
+        return url("/transactions", group=query, state="all", since=_ANY)
+    return url("/story", of=query) if is_place else None
 
 
 def transactions_page(request: Request) -> Response:

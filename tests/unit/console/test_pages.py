@@ -127,6 +127,26 @@ def test_keys_and_ids_find_a_story_or_a_list(tmp_path: Path) -> None:
     assert "No transaction id, keys or producer group of this lake is “order-3”." in nothing
 
 
+def test_an_order_number_that_looks_like_a_place_is_found(tmp_path: Path) -> None:
+    job = InMemoryJob(tmp_path / "lake")
+    job.half("first", keys="2026-1001")
+    job.half("2026-1002")
+    job.half("third", keys="0-1")
+    job.run()
+    console = client(job.lake.path)
+
+    def to(**asked: str) -> str | None:
+        return console.get("/find", params=asked).headers.get("location")
+
+    assert to(q="2026-1001") == to(keys="2026-1001") == "/story?of=half%3A0-0"
+    assert to(q="2026-1002") == "/story?of=id%3A2026-1002"
+    assert (to(q="0-1"), to(keys="0-1")) == ("/story?of=0-1", "/story?of=half%3A0-2")
+    assert to(q="2026-1003") == "/story?of=2026-1003"
+    assert "there is no half 2026-1003" in console.get("/story?of=2026-1003").text
+    assert (to(keys="first"), to(keys="2026-1003")) == (None, None)
+    assert "/find?keys=2026-1001" in links(console.get("/transactions").text, "/find")
+
+
 def test_a_name_that_is_not_there_is_said(shop_lake: str, shop_now: int) -> None:
     console = client(shop_lake)
     for path, text in {
@@ -155,7 +175,7 @@ def test_a_story_is_the_one_that_explain_tells(tmp_path: Path) -> None:
         text = line.split("  ")[-1].strip()
         assert text.replace('"', "&#34;").replace("'", "&#39;") in shown, line
     assert "DISCARDED" in shown and "/resume?target=half%3A0-0" in shown
-    assert 'href="/find?q=order-1"' in shown and 'href="/topic?name=orders"' in shown
+    assert 'href="/find?keys=order-1"' in shown and 'href="/topic?name=orders"' in shown
     missing = client(job.lake.path).get("/story?of=0-7")
     assert missing.status_code == 404 and "there is no half 0-7" in missing.text
 
@@ -201,7 +221,7 @@ def test_a_cell_leads_to_the_page_of_what_it_names() -> None:
            "reason": "x"}  # fmt: skip
     assert {name: link(name, row) for name in row} == {
         "target": "/story?of=half%3A0-1", "half": None, "transaction_id": "/story?of=id%3Aa-b",
-        "keys": "/find?q=%3Ck%3E", "producer_group": "/transactions?group=g%26h&state=all",
+        "keys": "/find?keys=%3Ck%3E", "producer_group": "/transactions?group=g%26h&state=all",
         "real_topic": "/topic?name=orders", "consumer_group": "/consumer?group=c", "reason": None,
     }  # fmt: skip
     assert link("transaction_id", {"transaction_id": "a b"}) is None

@@ -140,13 +140,13 @@ def test_a_preview_says_what_the_command_says_of_which_message_and_why(
     assert line == "topic orders queue 1: message 1 is not published"
     assert f"Publisher main would go past 1 message: {line}." in text_of(page)
     assert f"Why it has stopped, 1 min ago: {WHY}" in text_of(page)
-    assert 'href="/find?q=order-1"' in page and "order-2" not in page
+    assert 'href="/find?keys=order-1"' in page and "order-2" not in page
     assert 'href="/message?topic=orders&amp;queue=1&amp;offset=1"' in page
     assert "Nothing is written yet" in page and "Log in to skip" in page
 
     both = console.get(f"{SKIP}&to=2").text
     assert "2 messages: topic orders queue 1: messages 1 to 2 are not published" in text_of(both)
-    assert 'href="/find?q=order-2"' in both
+    assert 'href="/find?keys=order-2"' in both
     assert progress.records == before
 
 
