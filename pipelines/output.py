@@ -49,6 +49,11 @@ def _escape(code: int) -> str:
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
+def _printable_json(text: str) -> str:
+    """Returns JSON with unseen characters as JSON escapes them: by a surrogate pair if need be."""
+    return _UNSEEN.sub(lambda match: json.dumps(match.group())[1:-1], text)
+
+
 def print_line(text: str = "") -> None:
     """Prints a line with texts of producers in it."""
     click.echo(printable(text))
@@ -108,7 +113,7 @@ def print_records(columns: Sequence[str], rows: Sequence[Row], output: str, now_
         print_json(records)
     elif output == JSONL:
         for record in records:
-            print_line(json.dumps(record, ensure_ascii=False))
+            click.echo(_printable_json(json.dumps(record, ensure_ascii=False)))
     else:
         click.echo(csv_text(columns, records), nl=False)
 
@@ -201,4 +206,4 @@ def print_rows(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 def print_json(value: Any) -> None:
     """Prints plain values as JSON."""
     for line in json.dumps(value, indent=2, ensure_ascii=False).split("\n"):
-        print_line(line)  # JSON's own line breaks; it writes those in texts as \\n
+        click.echo(_printable_json(line))  # JSON's own line breaks; those in texts are \\n

@@ -16,6 +16,8 @@ from pipelines.output import CSV, TABLE, Row, instant, is_instant
 
 # A table cuts a longer text; the other formats have it whole.
 _CHARACTERS_MAX: Final = 120
+# Lists in lists of a body that is shown as JSON: writing it needs Python's stack.
+_DEPTH_MAX: Final = 200
 _MS: Final = pa.timestamp("ms", tz="UTC")
 
 
@@ -24,7 +26,7 @@ def plain_rows(rows: pa.Table, output: str, form: str = "text") -> tuple[list[st
 
     Two columns of one name become `name` and `name_2`.
     Input: `form` of bytes: `text`, with invalid UTF-8 as `\\x` and two digits; `json`: the
-    value, or text if it is not JSON; `hex`.
+    value, or text if it is no proper JSON; `hex`.
     Errors: OperatorError for an instant that no calendar has.
     """
     names = _distinct_names(rows.column_names)
@@ -37,7 +39,7 @@ def plain_rows(rows: pa.Table, output: str, form: str = "text") -> tuple[list[st
             values = _instants(name, column) if is_timestamp else column.to_pylist()
         except (ValueError, OverflowError) as error:
             raise OperatorError(f"column {name}: no calendar has this instant ({error})") from error
-        columns.append([_cell(value, output, format_bytes) for value in values])
+        columns.append([_cell(value, column.type, output, format_bytes) for value in values])
 
     return names, [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
@@ -59,8 +61,8 @@ def _instants(name: str, column: pa.ChunkedArray) -> list[Any]:
     return values if is_instant(name) else texts
 
 
-def _cell(value: Any, output: str, format_bytes: Callable[[bytes], Any]) -> Any:
-    plain = _plain(value, format_bytes)
+def _cell(value: Any, kind: pa.DataType, output: str, format_bytes: Callable[[bytes], Any]) -> Any:
+    plain = _plain(value, kind, format_bytes)
     if output in (TABLE, CSV) and isinstance(plain, list | dict):
         plain = json.dumps(plain, ensure_ascii=False)
     if output == TABLE and isinstance(plain, str) and len(plain) > _CHARACTERS_MAX:
@@ -68,18 +70,25 @@ def _cell(value: Any, output: str, format_bytes: Callable[[bytes], Any]) -> Any:
     return plain
 
 
-def _plain(value: Any, format_bytes: Callable[[bytes], Any]) -> Any:
-    """Returns a value for JSON."""
+def _plain(value: Any, kind: pa.DataType, format_bytes: Callable[[bytes], Any]) -> Any:
+    """Returns a value for JSON. Input: its type, or null where that is not known."""
     if isinstance(value, bytes):
         return format_bytes(value)
     if isinstance(value, dict):
-        return {str(key): _plain(inner, format_bytes) for key, inner in value.items()}
+        fields = {field.name: field.type for field in kind} if pa.types.is_struct(kind) else {}
+        return {
+            str(key): _plain(inner, fields.get(key, pa.null()), format_bytes)
+            for key, inner in value.items()
+        }
 
     if isinstance(value, list):
-        # Arrow returns a map as pairs.
+        # Arrow returns a map as pairs, an empty one as an empty list.
+        if pa.types.is_map(kind):
+            return {str(key): _plain(inner, kind.item_type, format_bytes) for key, inner in value}
         if value and all(isinstance(inner, tuple) for inner in value):
-            return {str(key): _plain(inner, format_bytes) for key, inner in value}
-        return [_plain(inner, format_bytes) for inner in value]
+            return {str(key): _plain(inner, pa.null(), format_bytes) for key, inner in value}
+        inner_kind = getattr(kind, "value_type", pa.null())
+        return [_plain(inner, inner_kind, format_bytes) for inner in value]
 
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
@@ -102,6 +111,42 @@ def _hex(value: bytes) -> str:
 
 def _json(value: bytes) -> Any:
     try:
-        return json.loads(value)
-    except ValueError:
+        parsed = json.loads(value)
+    except (ValueError, RecursionError):
         return _text(value)
+    return parsed if _is_proper(parsed) else _text(value)
+
+
+def _is_proper(parsed: Any) -> bool:
+    """Returns whether a value that Python has parsed can be written as JSON that all can read.
+
+    Python also takes NaN, numbers beyond all floats, and halves of surrogate pairs.
+    """
+    level = [parsed]
+    depth = 0
+    while level and depth <= _DEPTH_MAX:
+        inner: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                inner += [*value.keys(), *value.values()]
+            elif isinstance(value, list):
+                inner += value
+            elif not _is_in_json(value):
+                return False
+        level = inner
+        depth += 1
+    return not level
+
+
+def _is_in_json(value: Any) -> bool:
+    """Returns whether JSON has a text, a number or a word."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if not isinstance(value, str):
+        return True
+
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -94,6 +94,59 @@ def test_bodies_are_text_json_or_hex(lake: str) -> None:
     assert bodies["hex"] == [b'{"n": 1}'.hex(), b"two".hex(), HOSTILE.encode().hex(), "ff00"]
 
 
+IMPROPER = (
+    rb'{"name": "cut \ud83d"}',
+    rb'{"\udc00": 1}',
+    b'{"x": NaN}',
+    b'["-Infinity", -Infinity]',
+    b'{"x": 1e999}',
+    b"[" * 100_000,
+    b"[" * 500 + b"]" * 500,
+)
+
+
+@pytest.mark.parametrize("output", ["json", "jsonl", "csv", "table"])
+def test_a_body_that_is_no_proper_json_is_text(output: str, tmp_path: Path) -> None:
+    job = InMemoryJob(tmp_path / "lake")
+    for body in (*IMPROPER, b'{"x": [1.5, {}]}'):
+        deliver(job, body)
+    job.run()
+    words = ("topic", "read", "orders", "--body", "json", "-o", output, "--lake", job.lake.path)
+    text = said(*words)
+    text.encode()
+    if output in ("json", "jsonl"):
+        lines = [text] if output == "json" else text.splitlines()
+        parsed = [json.loads(line, parse_constant=pytest.fail) for line in lines]
+        rows = parsed[0] if output == "json" else parsed
+        assert [row["body"] for row in rows[:-1]] == [body.decode() for body in IMPROPER]
+        assert rows[-1]["body"] == {"x": [1.5, {}]}
+
+
+@pytest.mark.parametrize("output", ["json", "jsonl"])
+def test_json_is_json_whatever_characters_are_in_it(output: str, tmp_path: Path) -> None:
+    flag = "\U0001f3f4\U000e0067\U000e007f"
+    job = InMemoryJob(tmp_path / "lake")
+    deliver(job, b"", keys=flag + HOSTILE)
+    job.run()
+    for words in (("topic", "read", "orders"), ("tx", "list", "--since", "9999d")):
+        text = said(*words, "-o", output, "--lake", job.lake.path)
+        parsed = json.loads(text)
+        assert (parsed[0] if output == "json" else parsed)["keys"] == flag + HOSTILE
+        assert "\U000e0067" not in text and "\x1b" not in text
+
+
+def test_properties_are_an_object_also_where_there_are_none(tmp_path: Path) -> None:
+    job = InMemoryJob(tmp_path / "lake")
+    deliver(job, b"", properties=[])
+    deliver(job, b"", properties=[("colour", "red")])
+    job.run()
+    rows = told("topic", "read", "orders", "--lake", job.lake.path)
+    assert [row["properties"] for row in rows] == [{}, {"colour": "red"}]
+    nested = "SELECT {'inner': [properties]} AS nested FROM orders ORDER BY queue_offset"
+    rows = told("sql", nested, "--lake", job.lake.path)
+    assert rows[0] == {"nested": {"inner": [{}]}}
+
+
 def test_people_get_a_table_that_says_what_is_left_out(lake: str) -> None:
     text = said("topic", "read", "orders", "--lake", lake, "--limit", "3")
     heading, *rows, more = text.splitlines()
