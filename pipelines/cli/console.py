@@ -77,7 +77,7 @@ def console(
             f"--host {host} is not loopback, so it needs a token: --token-file FILE, or "
             f"{TOKEN_VARIABLE}"
         )
-    settings = None if conf is None else settings_of(conf)
+    settings = None if conf is None else settings_of(conf, lake_path)
 
     if conf is not None:
         warn_of_open_secrets(conf)

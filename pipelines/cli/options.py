@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
@@ -157,11 +157,18 @@ list_options = stack_options(
 )
 
 
-def settings_of(conf: str) -> Settings:
-    """Returns the job's settings: imported late, as help needs none. Errors: SettingsError."""
+def settings_of(conf: str, lake_path: str | None = None) -> Settings:
+    """Returns the job's settings: imported late, as help needs none.
+
+    Input: with `lake_path` they are those of this lake, in the same store.
+    Errors: SettingsError.
+    """
     from pipelines.settings import load
 
-    return load(conf)
+    settings = load(conf)
+    if lake_path is None:
+        return settings
+    return replace(settings, lake=replace(settings.lake, path=lake_path))
 
 
 def location_from_options(lake_path: str | None, conf: str | None) -> LakeLocation:
@@ -181,8 +188,7 @@ def location_from_options(lake_path: str | None, conf: str | None) -> LakeLocati
     if conf is None:
         return lake_location(str(lake_path))
 
-    lake = settings_of(conf).lake
-    return lake_location(lake.path if lake_path is None else lake_path, lake.store)
+    return settings_of(conf, lake_path).lake.location()
 
 
 def open_lake(lake_path: str | None, conf: str | None) -> Lake:

@@ -94,7 +94,8 @@ def collect_facts(lake_path: str | None, conf: str | None) -> Facts:
 
     Errors: as `open_lake`. A Kafka that does not answer is a fact.
     """
-    return facts_of(open_lake(lake_path, conf), None if conf is None else settings_of(conf))
+    settings = None if conf is None else settings_of(conf, lake_path)
+    return facts_of(open_lake(lake_path, conf), settings)
 
 
 def facts_of(

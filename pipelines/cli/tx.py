@@ -119,7 +119,7 @@ def explain(
         raise click.UsageError("name one: a transaction id, <queue>-<offset>, or --keys KEY")
 
     lake = open_lake(lake_path, conf)
-    settings = None if conf is None else settings_of(conf)
+    settings = None if conf is None else settings_of(conf, lake_path)
     if keys is None:
         _show_target(lake, settings, _target(str(target)), limit, output, str(target))
     else:

@@ -13,12 +13,13 @@ import pytest
 from pipelines.health.facts import Drivers, Facts, LakeFacts, TopicLag
 from pipelines.health.problems import problems, unknown_problems
 from pipelines.health.report import as_json, lines
+from pipelines.kafka_client.group_members import Members
 from pipelines.publish.progress import Stop
 from pipelines.publish.status import PublisherStatus
-from pipelines.settings import HealthSettings
+from pipelines.settings import HealthSettings, Settings
 from tests.support.in_memory_job import InMemoryJob
 from tests.support.notebook_lake import EPOCHS, START_AT, STEP_MS, shop_rows, write_lake
-from tests.support.operator import said
+from tests.support.operator import said, write_conf
 from txlake.protocol import COMMIT
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
@@ -339,3 +340,39 @@ def test_status_of_a_young_lake_and_top_and_every_format(
     assert json.loads(said("status", "--check", "--conf", conf, "-o", "json", code=3))["problems"]
     said("status", code=2)
     assert "not a lake" in said("status", "--lake", str(tmp_path / "none"), code=1)
+
+
+def test_a_lake_that_is_named_beside_settings_is_the_only_one_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked_for: list[str] = []
+
+    class OneDriver:
+        def __init__(self, kafka: object, lake_path: str) -> None:
+            asked_for.append(lake_path)
+
+        def describe(self) -> Members:
+            return Members("host:1:a")
+
+    def read_lake(settings: Settings, *place: object) -> list[Any]:
+        asked_for.append(settings.lake.path)
+        return []
+
+    monkeypatch.setattr("pipelines.job.election.DriverGroup", OneDriver)
+    monkeypatch.setattr("pipelines.publish.status.find_publishers", read_lake)
+    monkeypatch.setattr("pipelines.publish.locate.find_publications", read_lake)
+    for name, nothing in (("start_error", None), ("topic_lags", []), ("groups_without_topic", [])):
+        monkeypatch.setattr(f"pipelines.health.kafka.{name}", lambda *_, it=nothing: it)
+
+    conf = Path(write_conf(tmp_path))
+    conf.write_text(conf.read_text() + "[publish.main]\n")
+    InMemoryJob(tmp_path / "lake").run()
+    other = InMemoryJob(tmp_path / "other")
+    other.end(COMMIT, other.half("first"))
+    other.run()
+    words = ("--lake", other.lake.path, "--conf", str(conf))
+
+    for command in (("status",), ("tx", "explain", "first")):
+        asked_for.clear()
+        said(*command, *words)
+        assert asked_for and set(asked_for) == {other.lake.path}, command
