@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import Any, Final
 
 import pyarrow as pa
@@ -77,8 +78,32 @@ class CommittedEpochs:
 
     def committed_after(self, epoch: int) -> dt.datetime | None:
         """Returns the time at which the first epoch after this one was committed."""
-        rows = self._rows_since(epoch)
-        return rows[0]["written_at"] if rows else None
+        minimum = epoch + 1
+        where = (pc.field("epoch") > epoch) & (pc.field("state") == "committed")
+
+        def read() -> dt.datetime | None:
+            starts = {
+                path: max(minimum, self._files.files[path].min_values["epoch"] or 0)
+                for path in self._paths(minimum, None)
+            }
+            paths = sorted(starts, key=starts.__getitem__)
+            first: dict[str, Any] | None = None
+            begin = 0
+
+            # An epoch can be planned in one file and committed in another one.
+            while begin < len(paths) and (first is None or starts[paths[begin]] < first["epoch"]):
+                end = 2 * begin + 1
+                rows = self._files.dataset(paths[begin:end]).to_table(
+                    ["epoch", "written_at"], filter=where
+                )
+                found = [] if first is None else [first]
+                found += rows.sort_by("epoch").slice(0, 1).to_pylist()
+                first = min(found, key=itemgetter("epoch"), default=None)
+                begin = end
+
+            return None if first is None else first["written_at"]
+
+        return self._files.retry_stale(read)
 
     def _all_needed_rows(self) -> list[dict[str, Any]]:
         """Returns the newest committed rows, back to one that names all queues, or all rows."""
@@ -97,22 +122,26 @@ class CommittedEpochs:
         """Returns committed rows, the oldest first; opens only the files that can hold some."""
 
         def read() -> pa.Table:
-            paths = [
-                path
-                for path, file in self._files.files.items()
-                if (file.max_values["epoch"] is None or file.max_values["epoch"] >= minimum)
-                and (
-                    maximum is None
-                    or file.min_values["epoch"] is None
-                    or file.min_values["epoch"] <= maximum
-                )
-            ]
+            paths = self._paths(minimum, maximum)
             columns = ["epoch", "next_offsets", "counts", "digest", "written_at"]
             committed = where & (pc.field("state") == "committed")
             rows = self._files.dataset(paths).to_table(columns, filter=committed)
             return rows.sort_by("epoch")
 
         return self._files.retry_stale(read)
+
+    def _paths(self, minimum: int, maximum: int | None) -> list[str]:
+        """Returns the files that can hold rows of epochs from `minimum` to `maximum`."""
+        return [
+            path
+            for path, file in self._files.files.items()
+            if (file.max_values["epoch"] is None or file.max_values["epoch"] >= minimum)
+            and (
+                maximum is None
+                or file.min_values["epoch"] is None
+                or file.min_values["epoch"] <= maximum
+            )
+        ]
 
 
 class CommittedRows:

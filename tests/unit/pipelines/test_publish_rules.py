@@ -502,6 +502,39 @@ def test_another_history_of_a_lake_is_refused(job: InMemoryJob) -> None:
     require("is 3, and epoch 4 is published", require_digest, epochs, 4, digest)
 
 
+def test_when_an_epoch_was_committed_is_found_without_the_epochs_since(
+    job: InMemoryJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        job.end(COMMIT, job.half(f"more-{number}"))
+        job.run()
+    written = {
+        row["epoch"]: row["written_at"]
+        for row in job.lake.read("epochs").to_pylist()
+        if row["state"] == "committed"
+    }
+    epochs = CommittedEpochs(open_lake(job.lake.path, {}))
+    epochs.refresh()
+
+    opened: list[int] = []
+    dataset = DeltaFiles.dataset
+
+    def counted(files: DeltaFiles, paths: Any) -> Any:
+        opened.append(len(paths))
+        return dataset(files, paths)
+
+    monkeypatch.setattr(DeltaFiles, "dataset", counted)
+    for epoch in range(23):
+        opened.clear()
+        assert epochs.committed_after(epoch) == written[epoch + 1]
+        assert sum(opened) <= 3, epoch
+    assert epochs.committed_after(23) is None
+
+    job.lake.table("epochs").handle().optimize.compact()
+    epochs.refresh()
+    assert [epochs.committed_after(epoch) for epoch in range(23)] == list(written.values())
+
+
 def require_digest(epochs: CommittedEpochs, epoch: int, digest: str) -> None:
     require_epochs(epochs, "l", epoch=epoch, digest=digest)
 
