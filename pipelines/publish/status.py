@@ -11,14 +11,14 @@ from typing import Any, Final
 
 from pipelines.errors import JobError
 from pipelines.kafka_client.group_members import MemberGroup, Members
-from pipelines.publish.committed import CommittedEpochs, CommittedRows, Queue, open_lake
+from pipelines.publish.committed import CommittedEpochs, CommittedRows, open_lake
 from pipelines.publish.destination import Destination
 from pipelines.publish.process import elected_process, group_of
 from pipelines.publish.progress import ProgressLog, Skip, Stop
-from pipelines.publish.topics import wanted_topics
+from pipelines.publish.topics import first_offsets, is_newer_topic, wanted_topics
 from pipelines.settings import PublisherSettings, Settings
 from storage.rows import milliseconds
-from txlake._lake import Lake, Topic
+from txlake._lake import Lake
 from txlake.errors import OffsetOutOfRangeError
 
 COLUMNS: Final = (
@@ -35,16 +35,22 @@ COLUMNS: Final = (
 
 @dataclass(frozen=True)
 class TopicLag:
-    """The lag of a topic.
+    """The lag of a topic. Units: `oldest_at`, epoch ms.
 
     `published`: its next offset in each queue; None if the topic was never published; `lag`:
-    messages that are committed and not published.
+    messages that are committed and not published; `oldest_at`: when the oldest of them was
+    committed, None if there is none, or if the lake does not tell.
     """
 
     topic: str
     destination: str
     published: tuple[int, ...] | None
     lag: int
+    oldest_at: int | None = None
+
+    def lag_ms(self, now_ms: int) -> int | None:
+        """Returns for how long the oldest message waits; 0 if none does, None if unknown."""
+        return _lag_ms(self.lag, self.oldest_at, now_ms)
 
 
 @dataclass(frozen=True)
@@ -70,9 +76,13 @@ class PublisherStatus:
 
     def lag_ms(self, now_ms: int) -> int | None:
         """Returns for how long the oldest message waits; 0 if none does, None if unknown."""
-        if not self.lag:
-            return 0
-        return None if self.oldest_at is None else max(0, now_ms - self.oldest_at)
+        return _lag_ms(self.lag, self.oldest_at, now_ms)
+
+
+def _lag_ms(lag: int, oldest_at: int | None, now_ms: int) -> int | None:
+    if not lag:
+        return 0
+    return None if oldest_at is None else max(0, now_ms - oldest_at)
 
 
 def read_publishers(
@@ -128,7 +138,7 @@ def topic_rows(publishers: Iterable[PublisherStatus], now_ms: int) -> list[dict[
             "destination": topic.destination,
             "published": None if topic.published is None else sum(topic.published),
             "lag": topic.lag,
-            "lag_ms": publisher.lag_ms(now_ms) if topic.lag else 0,
+            "lag_ms": topic.lag_ms(now_ms),
             "active": publisher.active,
             "stopped": None if publisher.stop is None else publisher.stop.reason,
         }
@@ -173,72 +183,79 @@ def _status(
     if is_ending():
         return status
 
-    topics = topic_lags(lake, epochs, publisher, log)
+    topics = topic_lags(lake, epochs, publisher, log, is_ending)
+    known = [topic.oldest_at for topic in topics if topic.oldest_at is not None]
     return replace(
         status,
         topics=tuple(topics),
         lag=sum(topic.lag for topic in topics),
-        oldest_at=_oldest_at(lake, epochs, topics, is_ending),
+        oldest_at=min(known, default=None),
     )
 
 
 def topic_lags(
-    lake: Lake, epochs: CommittedEpochs, publisher: PublisherSettings, log: ProgressLog
+    lake: Lake,
+    epochs: CommittedEpochs,
+    publisher: PublisherSettings,
+    log: ProgressLog,
+    is_ending: Callable[[], bool] = lambda: False,
 ) -> list[TopicLag]:
-    """Returns the lag of each topic of a publisher behind the newest committed epoch."""
+    """Returns the lag of each topic of a publisher behind the newest committed epoch.
+
+    Messages that are deleted, or older than where a topic begins, do not count.
+    """
     mine = log.of(lake.lake_id, publisher.name)
+    committed_at: dict[int, int | None] = {}
     lags = []
 
     for name, topic in sorted(wanted_topics(publisher, lake.topics()).items()):
         progress = mine.get(name)
-        ends = _ends(epochs.ends, name, topic)
+        ends = {q: epochs.ends.get((name, q), 0) for q in range(topic.queue_count)}
         nexts = {q: 0 if progress is None else progress.next_offset(q) for q in ends}
-
-        lags.append(
-            TopicLag(
-                name,
-                publisher.destination_of(name),
-                None if progress is None else tuple(nexts.values()),
-                sum(max(0, ends[q] - nexts[q]) for q in ends),
-            )
+        lag = TopicLag(
+            name,
+            publisher.destination_of(name),
+            None if progress is None else tuple(nexts.values()),
+            sum(max(0, ends[q] - nexts[q]) for q in ends),
         )
+
+        if lag.lag and not is_ending():
+            rows = CommittedRows(lake, name, topic)
+            begins = rows.begins(ends)
+            if progress is None:
+                is_new = is_newer_topic(topic, mine.values())
+                begins = first_offsets(publisher, rows, begins, ends, is_new=is_new)
+
+            positions = {q: min(ends[q], max(begins[q], nexts[q])) for q in ends}
+            epoch = _first_epoch(rows, positions, ends)
+            if epoch is not None and epoch not in committed_at:
+                committed_at[epoch] = _committed_at(epochs, epoch)
+            lag = replace(
+                lag,
+                lag=sum(ends[q] - positions[q] for q in ends),
+                oldest_at=None if epoch is None else committed_at[epoch],
+            )
+        lags.append(lag)
+
     return lags
 
 
-def _ends(ends: Mapping[Queue, int], name: str, topic: Topic) -> dict[int, int]:
-    return {queue_id: ends.get((name, queue_id), 0) for queue_id in range(topic.queue_count)}
-
-
-def _oldest_at(
-    lake: Lake, epochs: CommittedEpochs, lags: Iterable[TopicLag], is_ending: Callable[[], bool]
+def _first_epoch(
+    rows: CommittedRows, positions: Mapping[int, int], ends: Mapping[int, int]
 ) -> int | None:
-    """Returns when the oldest message that is not published was committed; ms."""
-    first_epochs = []
-    topics = lake.topics()
-
-    for lag in lags:
-        if lag.lag and not is_ending():
-            first_epochs += _first_epochs(lake, epochs, lag, topics[lag.topic])
-
-    if not first_epochs:
-        return None
-    committed_at = epochs.committed_after(min(first_epochs) - 1)
-    return None if committed_at is None else milliseconds(committed_at)
-
-
-def _first_epochs(lake: Lake, epochs: CommittedEpochs, lag: TopicLag, topic: Topic) -> list[int]:
-    """Returns the epoch of the first message that is not published, of each queue behind."""
-    rows = CommittedRows(lake, lag.topic, topic)
-    ends = _ends(epochs.ends, lag.topic, topic)
-    begins = rows.begins(ends)
-    published = lag.published or ()
-
-    for queue_id in ends:
-        position = published[queue_id] if queue_id < len(published) else 0
-        rows.seek(queue_id, max(position, begins[queue_id]))
+    """Returns the epoch of the first message from the positions on, if there is one."""
+    for queue_id, position in positions.items():
+        rows.seek(queue_id, position)
 
     try:
         tables = rows.peek(ends, 1, ["epoch"])
     except OffsetOutOfRangeError:  # retention has deleted it meanwhile
-        return []
-    return [table["epoch"][0].as_py() for table in tables.values() if table.num_rows]
+        return None
+    first = [table["epoch"][0].as_py() for table in tables.values() if table.num_rows]
+    return min(first, default=None)
+
+
+def _committed_at(epochs: CommittedEpochs, epoch: int) -> int | None:
+    """Returns when an epoch was committed; ms. Of one that is deleted, when the next one was."""
+    committed_at = epochs.committed_after(epoch - 1)
+    return None if committed_at is None else milliseconds(committed_at)

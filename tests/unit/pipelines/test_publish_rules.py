@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pytest
 
 from pipelines.errors import StartError
+from pipelines.health.topics import read_queues
 from pipelines.publish.committed import (
     CommittedEpochs,
     CommittedRows,
@@ -52,12 +53,16 @@ from pipelines.publish.progress import (
 )
 from pipelines.publish.reading import published_record
 from pipelines.publish.records import RecordMaker
+from pipelines.publish.status import PublisherStatus, topic_lags, topic_rows
 from pipelines.publish.stored_times import StoredTimes
 from pipelines.publish.topics import require_nobody_else, wanted_topics
 from pipelines.publish.transactions import Transactions
 from pipelines.publish.verification import QueueDigest, difference
 from pipelines.settings import PublisherSettings, SettingsError, parse
+from storage.maintenance.limits import Retention
+from storage.rows import milliseconds
 from storage.schemas import TOPIC
+from tests.support.aging_job import EPOCH_MS, AgingJob
 from tests.support.in_memory_job import START_AT, InMemoryJob
 from tests.support.lake_rows import table_of
 from txlake import protocol as p
@@ -592,3 +597,45 @@ def test_a_topic_whose_table_is_not_made_yet_has_no_first_message(whole_lake: Pa
     files = DeltaFiles(lake.uri("topics/99"), {})
     with pytest.raises(LakeError, match="topics/99: there is no table"):
         files.dataset([])
+
+
+def lag_rows(job: InMemoryJob, begin: str = "earliest") -> dict[str, tuple[int, int | None]]:
+    """Return the lag of each topic, in messages and ms, as the status shows it."""
+    lake = open_lake(job.lake.path, {})
+    epochs = CommittedEpochs(lake)
+    epochs.refresh()
+    lags = topic_lags(lake, epochs, PublisherSettings("main", begin=begin), ProgressLog())
+    status = PublisherStatus("main", lake.lake_id, topics=tuple(lags))
+    now_ms = milliseconds(epochs.committed_after(epochs.epoch - 1)) + 500
+    return {row["topic"]: (row["lag"], row["lag_ms"]) for row in topic_rows([status], now_ms)}
+
+
+def test_each_topic_has_a_lag_of_its_own(job: InMemoryJob) -> None:
+    job.end(COMMIT, job.half("last", real_topic="bills"))
+    job.run(60_000)
+    written = [row for row in job.lake.read("epochs").to_pylist() if row["state"] == "committed"]
+    first, last = (milliseconds(written[at]["written_at"]) for at in (0, -1))
+    lags = lag_rows(job)
+    assert lags == {"orders": (3, last - first + 500), "bills": (1, 500)}
+    assert lags["orders"][1] != 500
+
+
+def test_a_lag_begins_where_the_publisher_would_begin(job: InMemoryJob) -> None:
+    assert lag_rows(job, begin="latest") == {"orders": (0, 0)}
+    topic = open_lake(job.lake.path, {}).topics()["orders"]
+    _, second_at, _ = sorted(job.lake.read(f"topics/{topic.table_id}")["stored_at"].to_pylist())
+    since = f"{second_at:%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"
+    assert lag_rows(job, begin=since)["orders"][0] == 2
+
+
+def test_deleted_messages_are_no_lag(tmp_path: Path) -> None:
+    job = AgingJob(tmp_path / "lake", half_retention_ms=10**9)
+    job.topics = Retention(EPOCH_MS, -1)
+    for number in range(30):
+        job.end(COMMIT, job.half(f"t{number}", real_queue_id=0))
+        job.run(EPOCH_MS)
+        if number % 3 == 2:
+            job.maintain()
+    queue = read_queues(job.lake, "orders")[0]
+    assert queue["begin_offset"] > 0
+    assert lag_rows(job)["orders"][0] == queue["end_offset"] - queue["begin_offset"]
