@@ -74,14 +74,18 @@ def group_silent(facts: Facts) -> list[str]:
 
     Or its name differs from another group's by '.' and '_' alone, and one of the two gets no check.
     """
-    names = [group["producer_group"] for group in facts.lake.groups]
     waiting = [group for group in facts.lake.groups if group["pending"]]
+    alike: dict[str, list[str]] = {}
+    for group in facts.lake.groups:
+        name = group["producer_group"]
+        alike.setdefault(name.replace(".", "_"), []).append(name)
 
     pairs: set[tuple[str, ...]] = set()
     for group in waiting:
-        other = colliding_topic(group["producer_group"], names)
+        name = group["producer_group"]
+        other = colliding_topic(name, alike[name.replace(".", "_")])
         if other is not None:
-            pairs.add(tuple(sorted((group["producer_group"], other))))
+            pairs.add(tuple(sorted((name, other))))
 
     collisions = [
         f"groups {name} and {other} differ by '.' and '_' alone: Kafka takes the check topic of "

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pipelines.health import conditions
 from pipelines.health.facts import Drivers, Facts, LakeFacts, TopicLag
 from pipelines.health.problems import problems, unknown_problems
 from pipelines.health.report import as_json, lines
@@ -20,6 +21,7 @@ from pipelines.settings import HealthSettings, Settings
 from tests.support.in_memory_job import InMemoryJob
 from tests.support.notebook_lake import EPOCHS, START_AT, STEP_MS, shop_rows, write_lake
 from tests.support.operator import said, write_conf
+from txlake import protocol
 from txlake.protocol import COMMIT
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
@@ -340,6 +342,17 @@ def test_status_of_a_young_lake_and_top_and_every_format(
     assert json.loads(said("status", "--check", "--conf", conf, "-o", "json", code=3))["problems"]
     said("status", code=2)
     assert "not a lake" in said("status", "--lake", str(tmp_path / "none"), code=1)
+
+
+def test_many_groups_are_not_compared_each_with_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+    compare = protocol._as_kafka_compares
+    monkeypatch.setattr(
+        protocol, "_as_kafka_compares", lambda name: (compared.append(name), compare(name))[1]
+    )
+    names = [f"group-{number}" for number in range(1_000)]
+    found = conditions.group_silent(with_lake(groups=named(*names, "a.b", "a_b")))
+    assert len(found) == 1 and len(compared) < 3 * len(names)
 
 
 def test_a_lake_that_is_named_beside_settings_is_the_only_one_asked_for(
