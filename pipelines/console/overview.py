@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,7 +22,7 @@ from storage.lake.lake import Lake
 from txlake._counted import counted
 
 _SPANS: Final = {"1h": 3_600_000, "6h": 21_600_000, "1d": 86_400_000, "7d": 604_800_000}
-# Of more dead messages the dead page says since when one is undeliverable.
+# Of more dead halves and messages the dead page alone says since when.
 _DEAD_READ_MAX: Final = 1_000
 # A publisher's `reason` is a sentence; in the other tables it is a code, and shown as one.
 _PUBLISHER_COLUMNS: Final = (*report.PUBLISHER_COLUMNS[:-1], "why")
@@ -71,7 +70,8 @@ def overview(request: Request) -> Response:
     lake = lake_of(request)
     facts = site.load_facts(lake)
     history = read_history(lake, facts.lake.now_ms, _SPANS[since], facts.lake.pending)
-    began_at = _began_at(lake, facts)
+    found = problems(facts)
+    dead_since = _dead_since(lake, facts)
 
     return page(
         request,
@@ -79,8 +79,8 @@ def overview(request: Request) -> Response:
         facts=facts,
         headline=report.headline(facts),
         problems=[
-            (problem, page_of(problem.name), began_at.get(problem.name))
-            for problem in problems(facts)
+            (problem, page_of(problem.name), dead_since.get(problem.name, problem.since_at))
+            for problem in found
         ],
         unknown=unknown_problems(facts),
         why_unknown=report.why_unknown(facts),
@@ -99,41 +99,20 @@ def overview(request: Request) -> Response:
     )
 
 
-def _began_at(lake: Lake, facts: Facts) -> Mapping[str, int]:
-    """Returns since when each problem is there, as far as the facts say it; ms."""
+def _dead_since(lake: Lake, facts: Facts) -> dict[str, int]:
+    """Returns since when halves are given up, and messages undeliverable; ms.
+
+    The facts do not tell. Of many nobody knows: a page would take long.
+    """
     state = facts.lake
-    groups = [group for group in state.groups if group["oldest_at"] is not None]
-    silent = [group["oldest_at"] for group in groups if group["unanswered"]]
-    gone = [row["gone_at"] for row in state.unread if row["is_gone"]]
-    unread = [row["oldest_at"] for row in state.unread if not row["is_gone"]]
-    given_up = [row["dead_oldest_at"] for row in state.refused if row["dead"]]
-    without_topic = [
-        group["oldest_at"]
-        for group in groups
-        if group["producer_group"] in (facts.groups_without_topic or ())
-    ]
+    if not 0 < state.undeliverable + state.discarded <= _DEAD_READ_MAX:
+        return {}
 
-    dead: list[int | None] = []
-    if state.undeliverable and state.undeliverable + state.discarded <= _DEAD_READ_MAX:
-        rows = dead_letters.read_dead(lake)
-        dead = [row["since"] for row in rows if row["target"].startswith("undeliverable:")]
-
-    began = {
-        "group_silent": silent,
-        "no_check_topic": without_topic,
-        "given_up": [state.discarded_oldest_at],
-        "floor_near": [state.discarded_oldest_at],
-        "undeliverable": dead,
-        "pending_old": [state.oldest_at],
-        "consumer_gone": gone,
-        "consumer_lag": unread,
-        "consumer_dead": given_up,
-        "no_epoch": [state.epoch_at],
-        "publisher_stopped": [row["stopped_at"] for row in report.publisher_rows(facts)],
-        "lag": [None if facts.lag_ms is None else state.now_ms - facts.lag_ms],
-    }
-    known = {name: [at for at in instants if at is not None] for name, instants in began.items()}
-    return {name: min(instants) for name, instants in known.items() if instants}
+    oldest: dict[str, int] = {}
+    for row in dead_letters.read_dead(lake):
+        name = "undeliverable" if row["target"].startswith("undeliverable:") else "given_up"
+        oldest[name] = min(row["since"], oldest.get(name, row["since"]))
+    return oldest
 
 
 def _stages(facts: Facts, history: History) -> list[Stage]:

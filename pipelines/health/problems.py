@@ -18,6 +18,7 @@ from pipelines.health.conditions import (
     NO_CHECK_TOPIC_MS,
     NO_EPOCH_MS,
     PENDING_OLD_MS,
+    Finding,
 )
 from pipelines.health.facts import Facts
 from pipelines.health.groups import NEWEST_CHECKS
@@ -31,12 +32,14 @@ CRITICAL, WARNING = "critical", "warning"
 class Problem:
     """Something that an operator should look at.
 
-    `name`: the same everywhere; `words`: a sentence with its numbers; `command`: the remedy.
+    `name`: the same everywhere; `words`: a sentence with its numbers; `command`: the remedy;
+    `since_at`: since when, ms, if the facts tell.
     """
 
     name: str
     words: str
     command: str
+    since_at: int | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class Alert:
 class Rule:
     """One problem.
 
-    `condition` and `limit`: in words; `find` returns a sentence for each thing that is wrong now.
+    `condition` and `limit`: in words; `find` returns a finding for each thing that is wrong now.
     `command`: the one that helps; `page`: of the console. `needs_kafka`, `needs_settings`,
     `needs_publishers`: without them the problem's state is not known. `setting`: the key of
     [health] with the limit, if there is one: `txlake_problem_limit` serves it for the alert.
@@ -66,7 +69,7 @@ class Rule:
     name: str
     condition: str
     limit: str
-    find: Callable[[Facts], list[str]]
+    find: Callable[[Facts], list[Finding]]
     command: str
     alert: Alert
     page: str = "/"
@@ -360,7 +363,11 @@ RULES: Final = (
 
 def problems(facts: Facts) -> list[Problem]:
     """Returns the present problems, in the order of RULES."""
-    return [Problem(rule.name, words, rule.command) for rule in RULES for words in rule.find(facts)]
+    return [
+        Problem(rule.name, found.words, rule.command, found.since_at)
+        for rule in RULES
+        for found in rule.find(facts)
+    ]
 
 
 def page_of(name: str) -> str:

@@ -192,7 +192,10 @@ def as_json(facts: Facts) -> dict[str, Any]:
 
     return {
         "is_well": not problems(facts),
-        "problems": [vars(problem) for problem in problems(facts)],
+        "problems": [
+            {"name": problem.name, "words": problem.words, "command": problem.command}
+            for problem in problems(facts)
+        ],
         "unknown": unknown_problems(facts),
         **{name: _plain(name, value) for name, value in lake.items()},
         "pending": facts.lake.pending,

@@ -17,6 +17,7 @@ from pipelines.health.facts import Facts, lake_facts
 from pipelines.health.history import BUCKETS, History, read_history
 from pipelines.health.problems import problems
 from pipelines.health.transactions import Filters, count_of_group, list_pending, list_stored
+from pipelines.output import instant
 from storage.lake.lake import Lake
 from tests.support.console_client import client, crawl, links
 from tests.support.in_memory_job import InMemoryJob
@@ -59,6 +60,16 @@ def test_the_overview_has_what_status_says(shop_lake: str, shop_now: int) -> Non
         in re.sub("<[^>]+>", "", shown)
     )
     assert '<span title="kafka_away">Kafka away</span>' in shown
+
+
+def test_the_overview_says_since_when_halves_are_given_up(shop_lake: str, shop_now: int) -> None:
+    since = {
+        name: min(row["since"] for row in read_dead(Lake(shop_lake)) if kind in row["target"])
+        for name, kind in (("given_up", "half:"), ("undeliverable", "undeliverable:"))
+    }
+    shown = client(shop_lake).get("/").text
+    found = re.findall(r'title="(given_up|undeliverable)">.*?title="since ([^"]+)"', shown)
+    assert dict(found) == {name: instant(at) for name, at in since.items()}
 
 
 def test_lists_have_the_rows_of_their_commands(shop_lake: str, shop_now: int) -> None:

@@ -344,6 +344,41 @@ def test_status_of_a_young_lake_and_top_and_every_format(
     assert "not a lake" in said("status", "--lake", str(tmp_path / "none"), code=1)
 
 
+def test_each_problem_has_its_own_since() -> None:
+    rows = [{**GROUP, "of_checks": 5, "unanswered": 5}] * 2
+    for facts, expected in (
+        (
+            with_lake(
+                unread=[
+                    {
+                        "consumer_group": name,
+                        "is_gone": True,
+                        "messages": 1,
+                        "oldest_at": None,
+                        "gone_at": NOW - age_ms,
+                    }
+                    for name, age_ms in (("a", 2 * DAY_MS), ("b", 20 * 60_000))
+                ]
+            ),
+            [2 * DAY_MS, 20 * 60_000],
+        ),
+        (
+            with_lake(
+                groups=[
+                    {**rows[0], "producer_group": "quiet", "oldest_at": NOW - 600_000},
+                    {**rows[1], "producer_group": "other", "oldest_at": NOW - 3_000_000},
+                    {**GROUP, "unanswered": 1, "oldest_at": NOW - 3_500_000},
+                ]
+            ),
+            [600_000, 3_000_000],
+        ),
+        (waiting(HOUR_MS, 48 * HOUR_MS), [HOUR_MS, HOUR_MS]),
+        (with_lake(discarded=1, discarded_oldest_at=NOW - 3 * DAY_MS), [None]),
+    ):
+        ages = [None if one.since_at is None else NOW - one.since_at for one in problems(facts)]
+        assert ages == expected
+
+
 def test_many_groups_are_not_compared_each_with_each(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = []
     compare = protocol._as_kafka_compares
