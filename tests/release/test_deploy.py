@@ -24,7 +24,8 @@ from tests.support.optional import require
 
 DEPLOY = Path(__file__).parents[2] / "conf" / "deploy"
 UNIT = (DEPLOY / "txlake.service").read_text("utf-8")
-CONTAINER = (DEPLOY / "Containerfile").read_text("utf-8").replace("\\\n", " ")
+# As Docker reads it: a continued line goes on over empty lines and comments.
+CONTAINER = re.sub(r"\\\n(?:[ \t]*(?:#.*)?\n)*", " ", (DEPLOY / "Containerfile").read_text("utf-8"))
 MANIFESTS = [*yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text("utf-8"))]
 # Of the schemas that the package has, one that clusters of today have, and the newest.
 KUBERNETES = ("1.31", kubernetes_validate.latest_version())
@@ -80,6 +81,7 @@ def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
 
 
 def test_the_container_file_copies_what_is_built_and_runs_what_is_there() -> None:
+    assert instructions("FROM") == ["debian:bookworm-slim AS build", "debian:bookworm-slim"]
     copied, installed = (text.split() for text in instructions("COPY"))
     assert copied == ["requirements-build.txt", "requirements.txt", "*.whl", "/dist/"]
     assert installed == ["--from=build", "/opt/txlake", "/opt/txlake"]
