@@ -17,6 +17,7 @@ from pipelines.cli.options import conf_of, settings_of
 from pipelines.errors import JobError
 from pipelines.jvm import ivy
 from pipelines.jvm import jars as jar_lock
+from pipelines.jvm.clone import packages_remedy
 from pipelines.jvm.java import JavaError, java_binary, java_home
 from txlake._counted import counted
 
@@ -42,7 +43,10 @@ def fetch(sets: tuple[str, ...]) -> None:
 
 @jars.command()
 def verify() -> None:
-    """Read every jar and compare its SHA-256."""
+    """Read every jar and compare its SHA-256.
+
+    Sets that were never fetched are left out, but `spark`, which a job needs.
+    """
     count = jar_lock.verify()
     click.echo(f"{counted(count, 'jar')} verified")
 
@@ -110,14 +114,14 @@ def findings() -> Iterator[Finding]:
         try:
             yield Finding(True, name, metadata.version(name))
         except metadata.PackageNotFoundError:
-            yield Finding(False, name, "missing", "run `make setup`")
+            yield Finding(False, name, "missing", packages_remedy())
 
     try:
         yield Finding(True, "Java", str(java_home()))
     except JavaError as error:
         yield Finding(False, "Java", "missing", str(error))
 
-    for jar_set in (*jar_lock.JAR_SETS, *filter(jar_lock.is_fetched, jar_lock.OPTIONAL_SETS)):
+    for jar_set in jar_lock.sets_in_use():
         part = f"jars: {jar_set}"
         try:
             count = len(jar_lock.jar_paths(jar_set))

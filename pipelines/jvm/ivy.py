@@ -19,6 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
+from pipelines.jvm.clone import packages_remedy
 from pipelines.jvm.jars import (
     JAR_SETS,
     LOCK_NAME,
@@ -241,7 +242,9 @@ def _pyspark_jars() -> Path:
     # An import of pyspark would do more than a path needs.
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise JarError("pyspark, whose Ivy fetches the jars, is not installed: run `make setup`")
+        raise JarError(
+            f"pyspark, whose Ivy fetches the jars, is not installed: {packages_remedy()}"
+        )
     return Path(spec.origin).parent / "jars"
 
 

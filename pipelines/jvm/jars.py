@@ -18,6 +18,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from pipelines.jvm.clone import is_clone
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -26,6 +28,9 @@ else:
 JAR_SETS = ("spark", "broker")
 # Fetched only when they are asked for by name: a local S3 server, and S3 for Spark's readers.
 OPTIONAL_SETS = ("store", "s3")
+# What a job needs. Of the others only those count that were fetched: a job on a Kafka of its own
+# has no use for the local broker.
+_NEEDED = "spark"
 LOCK_NAME = "jars.lock.toml"
 
 
@@ -102,15 +107,21 @@ def is_fetched(jar_set: str) -> bool:
     return all(jar.path.is_file() for jar in locked(jar_set))
 
 
-def verify() -> int:
-    """Compares the SHA-256 of every jar of the lock; returns how many there are.
+def sets_in_use() -> list[str]:
+    """Returns the sets that must be whole: `spark`, and each that has a jar in the cache."""
+    return [
+        name
+        for name in (*JAR_SETS, *OPTIONAL_SETS)
+        if name == _NEEDED or any(jar.path.exists() for jar in locked(name))
+    ]
 
-    An optional set counts once one of its jars is in the cache.
+
+def verify() -> int:
+    """Compares the SHA-256 of every jar of the sets in use; returns how many there are.
 
     Errors: JarError for the first jar that is missing or broken.
     """
-    optional = [name for name in OPTIONAL_SETS if any(jar.path.exists() for jar in locked(name))]
-    jars = {jar.sha256: (jar, name) for name in (*JAR_SETS, *optional) for jar in locked(name)}
+    jars = {jar.sha256: (jar, name) for name in sets_in_use() for jar in locked(name)}
     for jar, name in jars.values():
         check(jar, name)
         sha256 = sha256_of(jar.path)
@@ -123,8 +134,10 @@ def verify() -> int:
 
 
 def fetch_command(jar_set: str) -> str:
-    """Returns the command that fetches a set."""
-    return f"txlake jars fetch {jar_set}" if jar_set in OPTIONAL_SETS else "txlake jars fetch"
+    """Returns the command that fetches a set; in a clone the one that fetches all of its set-up."""
+    if jar_set in OPTIONAL_SETS or not is_clone():
+        return f"txlake jars fetch {jar_set}"
+    return "txlake jars fetch"
 
 
 def check(jar: Jar, jar_set: str) -> None:

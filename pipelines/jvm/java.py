@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from pipelines.jvm.clone import java_remedy
 from pipelines.jvm.jars import cache_folder
 
 VERSIONS = (17, 21)  # both Spark 4.2 and Kafka 4.1 run on these
@@ -54,8 +55,7 @@ def java_home() -> Path:
         seen.append(f"{origin} is {'no Java' if version is None else f'Java {version}'}")
 
     raise JavaError(
-        f"no Java 17 or 21 was found ({', '.join(seen) or 'none at all'}): run `make java`, "
-        "which installs one into .venv, or set JAVA_HOME"
+        f"no Java 17 or 21 was found ({', '.join(seen) or 'none at all'}): {java_remedy()}"
     )
 
 

@@ -10,8 +10,11 @@ import pytest
 from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.utils import CryptographyDeprecationWarning
 
-from pipelines.jvm import ivy, jars
+from pipelines.cli import setup
+from pipelines.cli.setup import findings
+from pipelines.jvm import clone, ivy, jars, java
 from pipelines.jvm import network as java_network
+from tests.support.operator import said
 
 CONTENT = b"a jar"
 JAR = jars.Jar("org.example:thing_2.13:1.0", hashlib.sha256(CONTENT).hexdigest(), len(CONTENT))
@@ -37,7 +40,7 @@ def put(content: bytes, jar: jars.Jar = JAR) -> None:
 
 
 def test_every_jar_of_the_lock_is_in_the_cache_and_whole() -> None:
-    fetched = [*jars.JAR_SETS, *filter(jars.is_fetched, jars.OPTIONAL_SETS)]
+    fetched = [name for name in ALL_SETS if name == "spark" or jars.is_fetched(name)]
     assert jars.verify() == len({jar.sha256 for name in fetched for jar in jars.locked(name)})
 
 
@@ -84,6 +87,56 @@ def test_jar_of_the_same_size_and_other_content_is_found_by_verify() -> None:
     with pytest.raises(jars.JarError, match=r"is broken: SHA-256 .*; run `txlake jars fetch`"):
         jars.verify()
     assert jars.missing_jars([JAR]) == [JAR]
+
+
+@pytest.fixture
+def sets_apart(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Use a lock whose sets have no jar in common, as the real one."""
+    lock = {
+        name: [{"jar": f"org.example:{name}:1.0", "sha256": name * 8, "size_bytes": 5}]
+        for name in ALL_SETS
+    }
+    lock["spark"] = [{"jar": JAR.coordinates, "sha256": JAR.sha256, "size_bytes": JAR.size_bytes}]
+    monkeypatch.setattr(jars, "packaged_toml", lambda _: lock)
+    return cache
+
+
+@pytest.mark.usefixtures("sets_apart")
+def test_of_the_sets_that_were_never_fetched_only_spark_is_missing() -> None:
+    assert jars.sets_in_use() == ["spark"]
+    with pytest.raises(jars.JarError, match=r"thing_2\.13-1\.0\.jar is missing"):
+        jars.verify()
+
+    put(CONTENT)
+    assert jars.verify() == 1
+    assert "broker" not in said("jars", "verify")
+    parts = [finding.part for finding in findings() if finding.part.startswith("jars")]
+    assert parts == ["jars: spark"]
+
+    put(b"other", jars.locked("broker")[0])
+    with pytest.raises(jars.JarError, match=r"broker-1\.0\.jar is broken"):
+        jars.verify()
+
+
+@pytest.mark.usefixtures("cache")
+def test_without_a_clone_what_is_missing_names_what_the_page_of_production_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clone, "_ROOT", tmp_path)
+    monkeypatch.setattr(java, "_candidates", lambda: iter(()))
+    monkeypatch.setattr(setup, "PACKAGES", ("no-such-package",))
+    java.java_home.cache_clear()
+
+    to_do = {finding.part: finding.to_do for finding in findings() if not finding.is_sound}
+    assert to_do.keys() == {"no-such-package", "Java", "jars: spark"}
+    assert "make" not in " ".join(to_do.values())
+    assert "requirements.txt" in to_do["no-such-package"]
+    assert "openjdk-17-jre-headless" in to_do["Java"]
+    assert to_do["jars: spark"].endswith("run `txlake jars fetch spark`")
+
+    page = (Path(__file__).parents[3] / "docs" / "production.md").read_text("utf-8")
+    for words in ("requirements.txt", "openjdk-17-jre-headless", "txlake jars fetch spark"):
+        assert words in page
 
 
 def test_jars_that_are_fetched_only_when_asked_for_name_their_own_command(cache: Path) -> None:
