@@ -131,8 +131,20 @@ def _kind(schema: Any, named: dict[str, Any], namespace: str, above: Names) -> K
     if kind in ("enum", "fixed"):
         _remember(schema, named, namespace)
     logical = schema.get("logicalType")
-    if logical == "decimal" and schema.get("precision", 0) <= _DECIMAL_DIGITS_MAX:
-        return Kind(pa.decimal128(schema["precision"], schema.get("scale", 0)), same)
+    if not isinstance(logical, str | None):
+        raise SchemaError(f"logicalType = {logical!r}: a text is allowed")
     if logical == "decimal":
+        return _decimal(schema.get("precision"), schema.get("scale", 0))
+    return _LOGICAL.get((kind, logical or ""), Kind(_PRIMITIVES.get(kind, pa.string()), same))
+
+
+def _decimal(precision: Any, scale: Any) -> Kind:
+    """Returns the kind of a decimal; one with more digits than SQL has is text."""
+    if type(precision) is not int or precision < 1:
+        raise SchemaError(f"precision = {precision!r} of a decimal: 1 or more is allowed")
+    if type(scale) is not int or not 0 <= scale <= precision:
+        raise SchemaError(f"scale = {scale!r} of a decimal: 0 to its precision is allowed")
+
+    if precision > _DECIMAL_DIGITS_MAX:
         return Kind(pa.string(), str)
-    return _LOGICAL.get((kind, logical), Kind(_PRIMITIVES.get(kind, pa.string()), same))
+    return Kind(pa.decimal128(precision, scale), same)

@@ -65,9 +65,15 @@ def _fields(schema: Mapping[str, Any], root: Mapping[str, Any], above: Names) ->
     if not isinstance(required, list):
         raise SchemaError(f"required = {required!r}: a list of names is allowed")
 
+    properties = schema["properties"]
+    if not isinstance(properties, Mapping):
+        raise SchemaError(f"properties = {properties!r}: an object is allowed")
+    if "" in properties:
+        raise SchemaError("a property has an empty name: no column can have it")
+
     return [
         Field(name, _kind(name, property_, root, above), name in required)
-        for name, property_ in schema["properties"].items()
+        for name, property_ in properties.items()
     ]
 
 
@@ -82,9 +88,17 @@ def _kind(name: str, schema: Any, root: Mapping[str, Any], above: Names) -> Kind
     if isinstance(types, list):
         others = [name for name in types if name != "null"]
         types = others[0] if len(others) == 1 else None
+    if types is not None and types not in _TYPES:
+        raise SchemaError(
+            f"{name}: type = {types!r}: string, integer, number, boolean, array or object is "
+            "allowed"
+        )
 
     if types == "string":
-        return _OF_FORMAT.get(schema.get("format", ""), _STRING)
+        format_ = schema.get("format", "")
+        if not isinstance(format_, str):
+            raise SchemaError(f"{name}: format = {format_!r}: a text is allowed")
+        return _OF_FORMAT.get(format_, _STRING)
     if types in _SCALARS:
         return _SCALARS[types]
     if types == "array" and "items" in schema:
@@ -93,11 +107,6 @@ def _kind(name: str, schema: Any, root: Mapping[str, Any], above: Names) -> Kind
         return struct_of(_fields(schema, root, above))
     if types == "object" and isinstance(schema.get("additionalProperties"), Mapping):
         return map_of(_kind(name, schema["additionalProperties"], root, above))
-    if types not in (None, "array", "object", "null"):
-        raise SchemaError(
-            f"{name}: type = {types!r}: string, integer, number, boolean, array or object is "
-            "allowed"
-        )
     return JSON_TEXT
 
 
@@ -121,9 +130,9 @@ def _resolved(
             schema = others[0]
         elif "$ref" in schema:
             reference = schema["$ref"]
+            schema = _referenced(name, reference, root)
             if reference in followed:
                 raise SchemaError(f"{name}: $ref = {reference!r} is a reference to itself")
-            schema = _referenced(name, reference, root)
             followed.add(reference)
         else:
             return schema, frozenset(followed)
@@ -178,6 +187,7 @@ _OF_FORMAT: Final = {
     "date-time": Kind(INSTANT, instant_of),
     "date": Kind(pa.date32(), date_of),
 }
+_TYPES: Final = ("string", "integer", "number", "boolean", "array", "object", "null")
 _SCALARS: Final = {
     "integer": Kind(pa.int64(), _whole),
     "number": Kind(pa.float64(), _number),

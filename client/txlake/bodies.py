@@ -59,13 +59,16 @@ class BodySchema:
         try:
             self._decoder = _decoder(kind, content, message)
             self._names = _column_names([field.name for field in self._decoder.fields])
+            self.columns = _columns(self._names, self._decoder.fields)
         except SchemaError as error:
             raise SchemaError(f"{name or kind}: {error}") from error
-
-        typed = zip(self._names, self._decoder.fields, strict=True)
-        self.columns = pa.schema(
-            [*(pa.field(name, field.type) for name, field in typed), (BODY_ERROR, pa.string())]
-        )
+        except ImportError:
+            raise
+        except Exception as error:  # as many kinds as schemas can be wrong
+            reason = str(error).partition("\n")[0]
+            raise SchemaError(
+                f"{name or kind}: no columns can be made of it: {type(error).__name__} {reason}"
+            ) from error
 
     def __reduce__(self) -> tuple[type[BodySchema], tuple[str, bytes, str, int, str]]:
         return BodySchema, self._made_of
@@ -187,6 +190,11 @@ def _column_names(names: Iterable[str]) -> list[str]:
         if other is not name or name.lower() in _TAKEN:
             raise SchemaError(f"fields {other!r} and {name!r}: SQL knows no case, they are one")
     return columns
+
+
+def _columns(names: Sequence[str], fields: Sequence[Field]) -> pa.Schema:
+    typed = (pa.field(name, field.type) for name, field in zip(names, fields, strict=True))
+    return pa.schema([*typed, (BODY_ERROR, pa.string())])
 
 
 def _array(field: Field, column: list[Any], errors: list[str | None]) -> pa.Array:

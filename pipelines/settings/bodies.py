@@ -47,7 +47,13 @@ def read_bodies(values: Mapping[str, Any], source: str) -> dict[str, BodySetting
         _check(section, place)
 
         schema = Path(source).parent / section["schema"]
-        if not schema.is_file():
+        try:
+            is_file = schema.is_file()
+        except OSError as error:
+            raise SettingsError(
+                f"{place} schema = {section['schema']!r}: cannot be read ({error.strerror})"
+            ) from error
+        if not is_file:
             raise SettingsError(f"{place} schema = {section['schema']!r}: {schema} is no file")
 
         bodies[topic] = BodySettings(place, **{**section, "schema": str(schema)})

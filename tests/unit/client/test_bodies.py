@@ -172,6 +172,17 @@ def test_columns_stand_behind_those_of_the_table() -> None:
         (b'{"properties": {"id": {}, "ID": {}}}', "fields 'id' and 'ID': SQL knows no case"),
         (b'{"properties": {"keys": {}, "body_keys": {}}}', "fields 'body_keys' and 'body_keys'"),
         (b'{"required": 1, "properties": {"a": {}}}', "required = 1"),
+        (b'{"properties": {"a": {"type": {"x": 1}}}}', "a: type = {'x': 1}: string, integer"),
+        (b'{"properties": {"a": {"type": ["null", {"x": 1}]}}}', "a: type = {'x': 1}: string, in"),
+        (b'{"properties": {"a": {"type": "string", "format": ["x"]}}}', "a: format = ['x']: a tex"),
+        (b'{"properties": {"a": {"$ref": ["x"]}}}', "a: $ref = ['x']: only '#/...'"),
+        (
+            b'{"properties": {"a": {"type": "object", "properties": 5}}}',
+            "properties = 5: an object",
+        ),
+        (b'{"properties": {"a": {"properties": {"": {}}}}}', "a property has an empty name"),
+        (b'{"properties": {"": {}}}', "a property has an empty name: no column"),
+        (b'{"properties": {"\\ud800": {}}}', "no columns can be made of it: UnicodeEncodeError"),
         (b'{"properties": {"a": ' + b'{"type": "array", "items": ' * 5000, "not JSON"),
     ],
 )
@@ -179,6 +190,7 @@ def test_a_wrong_json_schema_is_one_sentence(tmp_path: Path, content: bytes, sai
     (tmp_path / "orders.json").write_bytes(content)
     with pytest.raises(SchemaError) as refused:
         read_schema(JSON, tmp_path / "orders.json")
+    assert str(refused.value).startswith(f"{tmp_path}/orders.json: ")
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -265,6 +277,12 @@ def test_an_avro_body_has_typed_columns(prefix: bytes) -> None:
     assert null == {}
 
 
+def avro_of(kind: Any) -> bytes:
+    """Returns the schema of a record with one field."""
+    record = {"type": "record", "name": "a", "fields": [{"name": "b", "type": kind}]}
+    return json.dumps(record).encode()
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -273,6 +291,11 @@ def test_an_avro_body_has_typed_columns(prefix: bytes) -> None:
         (b'"string"', "not the Avro schema of a record"),
         (b'{"type": "record", "name": "a", "fields": [{"name": "b", "type": "c"}]}',
          "not an Avro schema: "),
+        (avro_of({"type": "bytes", "logicalType": "decimal"}), "precision = None of a decimal: 1"),
+        (avro_of({"type": "bytes", "logicalType": "decimal", "precision": 0}), "precision = 0 of"),
+        (avro_of({"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 3}),
+         "not an Avro schema: SchemaParseException decimal scale"),
+        (avro_of({"type": "long", "logicalType": ["x"]}), "logicalType = ['x']: a text is allow"),
     ],
 )  # fmt: skip
 def test_a_wrong_avro_schema_is_one_sentence(content: bytes, said: str) -> None:

@@ -122,6 +122,7 @@ def test_polars_reads_typed_columns(job: InMemoryJob, tmp_path: Path) -> None:
         ('[topics.orders]\nbody = "json"\n', "[topics.orders] schema is missing; the file of a"),
         (SECTION.replace("json", "xml", 1), "body = 'xml': 'json' or 'avro' or 'protobuf' is"),
         (SECTION.replace("orders.schema", "gone"), "schema = 'gone.json': "),
+        (SECTION.replace("orders.schema", "x" * 300), "cannot be read (File name too long)"),
         (f"{SECTION}colour = 1\n", "colour is unknown; the keys are body, message, schema, skip"),
         (f"{SECTION}skip_bytes = -1\n", "skip_bytes = -1: a whole number 0 .. 1000 is allowed"),
         (f'{SECTION}skip_bytes = "5"\n', "skip_bytes = '5': a whole number"),
