@@ -3,17 +3,22 @@
 Until the last log is written the target is no lake, and the same command goes on with it. What is
 there already with the size that it has in the lake is not copied again: data files never change.
 
+In a folder one run holds the lock of a lake's driver: each deletes the logs that it finds.
+
 The lake keeps files that are replaced meanwhile for `[maintenance] file_retention_ms`.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+import pyarrow as pa
 import pyarrow.fs as pa_fs
 
 from storage.backup.pinned import PinnedLake, PinnedTable, pin
@@ -21,8 +26,10 @@ from storage.errors import BrokenLakeError, LakeError
 from storage.files.location import LakeLocation
 from storage.lake.integrity import find_faults
 from storage.lake.lake import Lake
-from storage.lake.open_table import changing
+from storage.lake.lock import LOCK_NAME, LakeLock
+from storage.lake.open_table import changing, disk_error
 from storage.lake.progress import read_progress
+from storage.lake.store_error import store_error
 
 Meter = Callable[[int, int], None]
 _THREADS: Final = 8
@@ -60,10 +67,13 @@ def back_up(
 
     Replay: goes on with what an interrupted run has copied.
     Errors: LakeError: something else is there, the lake is not whole, or it has deleted a file
-    meanwhile.
+    meanwhile; LakeLockedError: another backup writes there.
     """
     with changing(target):
-        return _Copy(lake, target).run(progress)
+        copy = _Copy(lake, target)
+        copy.require_free()
+        with copy.locked():
+            return copy.run(progress)
 
 
 class _Copy:
@@ -76,13 +86,13 @@ class _Copy:
 
     def run(self, progress: Meter) -> Backup:
         """Copies the lake. Errors: as `back_up`."""
-        lake_id = self._lake.lake_id()
-        self._require_free(lake_id)
+        lake_id = self.require_free()  # now that nobody else writes there
 
         # 1. The epoch, and with it the version of each table. The logs are read at once: their
         # entries go sooner than the data files that they name.
-        pinned = pin(self._lake)
-        logs = {table.name: self._read_log(table) for table in pinned.tables}
+        with self._reading():
+            pinned = pin(self._lake)
+            logs = {table.name: self._read_log(table) for table in pinned.tables}
         files = list(_data_files(pinned))
 
         # 2. The data files. A log of an interrupted run can name others.
@@ -112,15 +122,50 @@ class _Copy:
             sum(file.size_bytes for file in missing),
         )
 
-    def _require_free(self, lake_id: str) -> None:
-        """Checks that the target is empty, or an unfinished backup of this lake."""
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Makes the target, and holds its lock. Errors: LakeLockedError; LakeError."""
+        if self._target.is_local:
+            try:
+                os.makedirs(self._target.path, exist_ok=True)
+            except OSError as error:
+                raise LakeError(
+                    f"the folder {self._target.path} cannot be made: {error.strerror}"
+                ) from error
+
+        lock = LakeLock(self._target, f"{socket.gethostname()}:{os.getpid()}:backup")
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Turns an error of the lake's own disk or store into one sentence that names the lake."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            source = self._lake.location
+            translated = disk_error(source, error) or store_error(source, error)
+            if translated is None:
+                raise
+            raise translated from error
+
+    def require_free(self) -> str:
+        """Checks that the target is empty, or an unfinished backup of this lake.
+
+        Output: the lake's id.
+        """
+        lake_id = self._lake.lake_id()
         source, target = self._lake.path, self._target.path
         if self._target.overlaps(self._lake.location):
             raise LakeError(f"{target} and the lake {source} lie in each other: name another place")
 
-        names = [info.base_name for info in _listed(self._files, "")]
+        names = {info.base_name for info in _listed(self._files, "")} - {LOCK_NAME}
         if not names:
-            return
+            return lake_id
 
         if self._is_lake():
             raise LakeError(f"{target} is a lake already: a backup needs a place of its own")
@@ -129,6 +174,7 @@ class _Copy:
                 f"{target} holds files that are no unfinished backup of this lake: name an empty "
                 "place"
             )
+        return lake_id
 
     def _is_lake(self) -> bool:
         """Returns whether the target is a lake; what was interrupted in its last log is none."""
@@ -146,14 +192,6 @@ class _Copy:
             return bytes(stream.read()).decode("utf-8", "replace")
 
     def _begin(self, lake_id: str) -> None:
-        if self._target.is_local:
-            try:
-                os.makedirs(self._target.path, exist_ok=True)
-            except OSError as error:
-                raise LakeError(
-                    f"the folder {self._target.path} cannot be made: {error.strerror}"
-                ) from error
-
         with self._files.open_output_stream(_MARK) as stream:
             stream.write(lake_id.encode())
 
@@ -203,14 +241,18 @@ class _Copy:
     def _copy_file(self, folder: str, name: str) -> int:
         """Copies one file. Output: its bytes."""
         size = 0
-        with (
-            self._lake.location.reading(folder).open_input_stream(name) as source,
-            self._files.open_output_stream(f"{folder}/{name}") as sink,
-        ):
-            while chunk := source.read(_CHUNK_BYTES):
+        with self._reading():
+            source = self._lake.location.reading(folder).open_input_stream(name)
+
+        with source, self._files.open_output_stream(f"{folder}/{name}") as sink:
+            while chunk := self._read(source):
                 sink.write(chunk)
                 size += len(chunk)
         return size
+
+    def _read(self, source: pa.NativeFile) -> bytes:
+        with self._reading():
+            return bytes(source.read(_CHUNK_BYTES))
 
     def _read_log(self, table: PinnedTable) -> dict[str, bytes]:
         """Returns the log of a version, the newest entry last."""

@@ -12,9 +12,12 @@ from __future__ import annotations
 import fcntl
 import os
 from pathlib import Path
+from typing import Final
 
 from storage.errors import LakeError, LakeLockedError
 from storage.files.location import LakeLocation
+
+LOCK_NAME: Final = "_driver.lock"
 
 
 def lock_holder(location: LakeLocation) -> str | None:
@@ -27,7 +30,7 @@ def lock_holder(location: LakeLocation) -> str | None:
         return None
 
     try:
-        fd = os.open(Path(location.path, "_driver.lock"), os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(Path(location.path, LOCK_NAME), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
 
@@ -62,7 +65,7 @@ class LakeLock:
 
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            fd = os.open(folder / "_driver.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise LakeError(
                 f"the lake {location.path} cannot be made or written: {error.strerror}; name a "

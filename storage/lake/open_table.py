@@ -71,6 +71,8 @@ def changing(location: LakeLocation) -> Iterator[None]:
             f"the lake {location.path} refused a commit ({_first_line(error)}): another process "
             "writes it, or its store lost an answer; nothing is lost: run the command again"
         ) from error
+    except LakeError:  # it says already which lake, which can be another one
+        raise
     except Exception as error:  # Spark passes on the errors of its tasks
         translated = disk_error(location, error) or store_error(location, error)
         if translated is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import threading
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from pipelines.replay import verify as replay
 from storage.backup import back_up, copy
 from storage.backup.pinned import pin
 from storage.errors import BrokenLakeError, LakeError, NotALakeError
-from storage.files.location import lake_location
+from storage.files.location import LakeLocation, lake_location
 from storage.lake.integrity import require_intact
 from storage.lake.lake import Lake
 from storage.lake.progress import read_progress
@@ -312,6 +313,64 @@ def test_a_place_where_something_is_stays_as_it_is(tmp_path: Path) -> None:
     assert "is not a lake" in said(
         "backup", str(tmp_path / "x"), "--lake", str(tmp_path / "none"), code=1
     )
+
+
+def test_of_two_backups_to_one_place_the_second_is_refused_and_harms_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = run_job(tmp_path / "lake")
+    target = lake_location(str(tmp_path / "copy"))
+    copy_all = copy._Copy._copy_all
+    refused: list[str] = []
+
+    def beside_another(self: copy._Copy, *arguments: Any) -> None:
+        if not refused:
+            text = said("backup", target.path, "--lake", job.lake.path, code=1)
+            refused.append(text)
+        copy_all(self, *arguments)
+
+    monkeypatch.setattr(copy._Copy, "_copy_all", beside_another)
+    back_up(Lake(job.lake.path), target)
+
+    (text,) = refused
+    assert re.fullmatch(rf"Error: the lake {target.path} is written by \S+:backup: .*\n", text)
+    require_sound(tmp_path / "copy")
+
+    # A run that ended between the lock and the mark has left a place that is free.
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "_driver.lock").touch()
+    back_up(Lake(job.lake.path), lake_location(str(tmp_path / "new")))
+    require_sound(tmp_path / "new")
+
+
+def test_a_lake_that_cannot_be_read_is_named_and_not_the_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = make_lake(tmp_path / "lake")
+    reading = LakeLocation.reading
+    listing = LakeLocation.filesystem
+    refusal = PermissionError(13, "Permission denied", f"{lake.path}/half")
+
+    class Refusing:
+        def __getattr__(self, _: str) -> Any:
+            raise refusal
+
+    def refuse(method: Any, hidden: str) -> Any:
+        def refusing(self: LakeLocation, table: str) -> Any:
+            is_hidden = self.path == lake.path and table == hidden
+            return Refusing() if is_hidden else method(self, table)
+
+        return refusing
+
+    for number, (name, method, hidden) in enumerate(
+        [("filesystem", listing, "half/_delta_log"), ("reading", reading, "half")]
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(LakeLocation, name, refuse(method, hidden))
+            target = str(tmp_path / f"copy-{number}")
+            text = said("backup", target, "--lake", lake.path, code=1)
+        assert text.startswith(f"Error: the disk of the lake {lake.path} refuses (Permission den")
+        assert len(text.splitlines()) == 1
 
 
 def test_what_the_lake_has_lost_is_named_and_no_copy_is_a_lake(tmp_path: Path) -> None:
