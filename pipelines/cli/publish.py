@@ -9,8 +9,10 @@ import threading
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from pipelines.cli.options import (
+    conf_of,
     conf_option,
     print_list,
     refuse_if,
@@ -29,7 +31,7 @@ _STOP_S = 10.0
 
 
 @click.group(invoke_without_command=True)
-@click.option("--conf", type=click.Path(dir_okay=False), help="The job's settings.")
+@conf_of("The job's settings.")
 @click.option("--name", help="Which [publish.NAME]; without it the only one.")
 @click.option("--quiet", is_flag=True, help="Print warnings only.")
 @click.pass_context
@@ -39,10 +41,12 @@ def publish(context: click.Context, conf: str | None, name: str | None, quiet: b
     Of several processes of one name Kafka elects the active one; the others stand by.
     """
     if context.invoked_subcommand is not None:
+        # TXLAKE_CONF is of the command behind, too.
+        is_named = context.get_parameter_source("conf") is ParameterSource.COMMANDLINE
         refuse_if(
             {
                 "options stand behind the command: txlake publish status --conf FILE": bool(
-                    conf or name or quiet
+                    is_named or name or quiet
                 )
             }
         )

@@ -34,3 +34,16 @@ def test_wrong_usage_of_publish_is_one_sentence(
     output = output_of(*words.format(conf=conf).split(), code=code)
     assert said in output
     assert "Traceback" not in output
+
+
+def test_the_variable_of_the_settings_stands_for_the_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf = tmp_path / "job.toml"
+    conf.write_text(f"{JOB}[publish.a]\n")
+    monkeypatch.setenv("TXLAKE_CONF", str(conf))
+    for words in ("publish", "publish status"):
+        assert "there is no lake here" in output_of(*words.split(), code=1)
+
+    monkeypatch.setenv("TXLAKE_CONF", str(tmp_path / "gone.toml"))
+    assert "there is no lake here" in output_of("publish", "--conf", str(conf), code=1)
