@@ -36,6 +36,7 @@ from storage.lake.epochs import Range
 from storage.lake.lake import Lake
 from storage.lake.lock import LakeLock
 from storage.lake.open_table import changing
+from storage.lake.progress import read_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -118,6 +119,8 @@ def backfill(
     now.
     Errors: JobError, LakeError.
     """
+    _require_topics(settings)
+
     owner = f"{socket.gethostname()}:{os.getpid()}:backfill"
     with ExitStack() as resources:
         lock = LakeLock(settings.lake.location(), owner)
@@ -126,6 +129,24 @@ def backfill(
         resources.enter_context(changing(settings.lake.location()))
 
         return run_backfill(spark, settings, owner, starts or {}, ends or {}, progress)
+
+
+def _require_topics(settings: Settings) -> None:
+    """Checks that Kafka has the topics of a lake that has no epoch yet: nothing is made before.
+
+    Errors: StartError, KafkaAwayError, LakeError.
+    """
+    kafka = KafkaAdmin(settings, settings.kafka.topics())
+    missing = sorted(set(kafka.names.values()) - kafka.existing_names())
+    if not missing:
+        return
+
+    lake = Lake(settings.lake.location())
+    if not lake.is_table("epochs") or read_progress(lake).last is None:
+        raise StartError(
+            f"Kafka has no topic {missing[0]}: nothing was added; do [kafka] bootstrap_servers and "
+            "the names of topics say what is meant?"
+        )
 
 
 def run_backfill(

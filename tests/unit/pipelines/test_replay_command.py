@@ -13,10 +13,12 @@ from click.testing import CliRunner
 
 from pipelines import progress
 from pipelines.cli.main import main
+from pipelines.kafka_client.admin import KafkaAdmin
 from pipelines.progress import progress_bar
 from pipelines.replay import what_if
 from pipelines.settings import SettingsError
 from tests.support.lake_rows import LakeRows
+from tests.support.operator import said
 
 LINE_EVERY_S = progress._LINE_EVERY_S  # before a fixture makes it endless
 
@@ -160,6 +162,25 @@ class TestBackfillCommand:
         done = CliRunner().invoke(main, ["backfill", "--conf", "conf/local.toml", *arguments])
         assert done.exit_code == 2
         assert said in done.stderr
+
+
+def test_a_backfill_of_topics_that_kafka_has_not_makes_no_lake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = tmp_path / "lake"
+    conf = tmp_path / "job.toml"
+    conf.write_text(
+        f'[lake]\npath = "{lake}"\n[kafka]\nbootstrap_servers = "127.0.0.1:1"\nop_topic = "other"\n'
+    )
+    monkeypatch.setattr(
+        KafkaAdmin, "existing_names", lambda self: {*self.names.values()} - {"other"}
+    )
+    monkeypatch.setattr("pipelines.replay.from_kafka.start_session", None)
+
+    assert "Error: Kafka has no topic other: nothing was added" in said(
+        "backfill", "--conf", str(conf), code=1
+    )
+    assert not lake.exists()
 
 
 def test_spark_submit_runs_any_of_our_long_commands() -> None:
