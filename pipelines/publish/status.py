@@ -15,8 +15,9 @@ from pipelines.publish.committed import CommittedEpochs, CommittedRows, open_lak
 from pipelines.publish.destination import Destination
 from pipelines.publish.process import elected_process, group_of
 from pipelines.publish.progress import ProgressLog, Skip, Stop
-from pipelines.publish.topics import first_offsets, is_newer_topic, wanted_topics
+from pipelines.publish.topics import first_offsets, wanted_topics
 from pipelines.settings import PublisherSettings, Settings
+from pipelines.settings.publish import EARLIEST
 from storage.rows import milliseconds
 from txlake._lake import Lake
 from txlake.errors import OffsetOutOfRangeError
@@ -205,6 +206,7 @@ def topic_lags(
     Messages that are deleted, or older than where a topic begins, do not count.
     """
     mine = log.of(lake.lake_id, publisher.name)
+    start = log.start_of(lake.lake_id, publisher.name, publisher.topics, epochs.epoch)
     committed_at: dict[int, int | None] = {}
     lags = []
 
@@ -223,8 +225,8 @@ def topic_lags(
             rows = CommittedRows(lake, name, topic)
             begins = rows.begins(ends)
             if progress is None:
-                is_new = is_newer_topic(topic, mine.values())
-                begins = first_offsets(publisher, rows, begins, ends, is_new=is_new)
+                begin = EARLIEST if start.is_new(name, topic.epoch) else publisher.begin
+                begins = first_offsets(begin, rows, ends)
 
             positions = {q: min(ends[q], max(begins[q], nexts[q])) for q in ends}
             epoch = _first_epoch(rows, positions, ends)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -109,34 +109,6 @@ def wanted_topics(publisher: PublisherSettings, catalog: Mapping[str, Topic]) ->
     if publisher.topics:
         return {name: catalog[name] for name in publisher.topics if name in catalog}
     return {name: topic for name, topic in catalog.items() if name not in p.SYSTEM_REAL_TOPICS}
-
-
-def is_newer_topic(topic: Topic, published: Iterable[TopicProgress]) -> bool:
-    """Returns whether a topic was made later than a publisher has published others."""
-    epochs = [progress.epoch for progress in published]
-    return bool(epochs) and topic.epoch > max(epochs)
-
-
-def first_offsets(
-    publisher: PublisherSettings,
-    rows: CommittedRows,
-    begins: Mapping[int, int],
-    ends: Mapping[int, int],
-    *,
-    is_new: bool,
-) -> dict[int, int]:
-    """Returns where each queue of a topic that was never published begins.
-
-    Input: `begins`, `ends`: of its queues in the lake.
-    """
-    if publisher.begin == EARLIEST or is_new:
-        return {**begins}
-    if publisher.begin == LATEST:
-        return {**ends}
-
-    at = begin_at(publisher.begin)
-    assert at is not None  # the settings were read
-    return {**ends, **rows.first_since(at)}
 
 
 def require_nobody_else(
