@@ -247,7 +247,7 @@ class Unprintable:
 
     def __repr__(self) -> str:
         if self._shown is None:
-            raise SystemExit("the session is detached")
+            raise RuntimeError("the session is detached")
         return self._shown
 
 
@@ -264,7 +264,7 @@ class Unmeasurable(list[None]):
         (TextlessError(7), "TextlessError: <TextlessError without a text: TypeError>"),
         (
             Unprintable(),
-            "the listener answered <Unprintable without a text: SystemExit>, which is no "
+            "the listener answered <Unprintable without a text: RuntimeError>, which is no "
             "ConsumeStatus",
         ),
         ([Unprintable("\ud800")], "the listener answered ?, which is no ConsumeStatus"),
