@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
@@ -242,29 +242,31 @@ class Transactions:
     def find_refused(
         self, candidates: Iterable[AddressedRecord]
     ) -> tuple[AddressedRecord, str] | None:
-        """Returns a record that the destination refuses, and the reason; None if none.
+        """Returns a record that the destination refuses, and the reason; None if it takes all.
 
         It is the first of those whose reports have come: another queue's can come later.
 
         The producer must have been made with `EACH_ALONE`. Readers see none of the records: the
         transaction is aborted.
+        Errors: KafkaAwayError, FencedError if it has not answered for each of them.
         """
         refused: list[tuple[int, str]] = []  # index and reason
+        failures: list[KafkaError] = []
         tried: list[AddressedRecord] = []
 
         self.begin()
         try:
-            for index, candidate in enumerate(candidates):
-                tried.append(candidate)
-                self._send_alone(candidate, index, refused)
-                if refused:
-                    break
+            with self._translating_errors():
+                for index, candidate in enumerate(candidates):
+                    tried.append(candidate)
+                    self._send_alone(candidate, index, refused, failures)
+                    if refused:
+                        break
 
-            deadline = time.monotonic() + _TRANSACTION_S
-            while not refused and self._producer.flush(_POLL_S):
-                if time.monotonic() > deadline:
-                    break
-        except (KafkaException, RecordRefusedError, KafkaAwayError):
+                self._wait_for_reports(refused)
+            if failures and not refused:
+                raise _to_error(failures[0])
+        except (RecordRefusedError, FencedError, KafkaAwayError):
             self._producer.poll(_POLL_S)  # calls `report`
             if not refused:
                 raise
@@ -278,13 +280,24 @@ class Transactions:
         return tried[index], reason
 
     def _send_alone(
-        self, addressed: AddressedRecord, index: int, refused: list[tuple[int, str]]
+        self,
+        addressed: AddressedRecord,
+        index: int,
+        refused: list[tuple[int, str]],
+        failures: list[KafkaError],
     ) -> None:
-        """Sends a record; `refused` gets its index and the reason when its report comes."""
+        """Sends a record, and notes its failure when its report comes.
+
+        Output: `refused` gets its index and the reason, `failures` any other error.
+        """
 
         def report(error: KafkaError | None, _: Any) -> None:
-            if error is not None and error.code() in _RECORD_CODES:
+            if error is None:
+                return
+            if error.code() in _RECORD_CODES:
                 refused.append((index, error.str()))
+            else:
+                failures.append(error)
 
         topic, partition, (value, key, at_ms, headers) = addressed
         try:
@@ -292,6 +305,15 @@ class Transactions:
         except RecordRefusedError as error:
             refused.append((index, str(error)))
         self._producer.poll(0)
+
+    def _wait_for_reports(self, refused: Sequence[tuple[int, str]]) -> None:
+        """Waits until each record has its report, or one is refused. Errors: KafkaAwayError."""
+        deadline = time.monotonic() + self._timeout_s
+        while not refused and self._producer.flush(_POLL_S):
+            if time.monotonic() > deadline:
+                raise KafkaAwayError(
+                    f"the destination did not answer for each record within {self._timeout_s:.0f} s"
+                )
 
     @contextmanager
     def _translating_errors(self) -> Iterator[None]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,8 @@ from pipelines.errors import KafkaAwayError
 from pipelines.kafka_client.connection import Cluster
 from pipelines.local_broker.broker import Broker
 from pipelines.publish import transactions
-from pipelines.publish.errors import RefusedRecordError
-from pipelines.publish.transactions import Transactions
+from pipelines.publish.errors import FencedError, RefusedRecordError
+from pipelines.publish.transactions import EACH_ALONE, AddressedRecord, Transactions
 from pipelines.settings import PublisherSettings, Settings, parse
 from tests.support.publishers import PublishedLake, publish_all
 from tests.support.wait import DEADLINE_S
@@ -111,3 +113,26 @@ def test_a_few_large_messages_are_cut_by_their_bytes(
     assert publish_all(lake.settings()) == 60
     sizes = [after - before for before, after in itertools.pairwise(seen)]
     assert max(sizes) <= 13, f"ten, and each of four queues rounds up: {sizes}"
+
+
+def test_a_look_for_a_refused_record_without_all_answers_says_so(tmp_path: Path) -> None:
+    with Broker(tmp_path / "broker") as own:
+        Cluster(own.bootstrap_servers, {}).create_topic(NewTopic("topic", 1))
+        settings = PublisherSettings(
+            "main", bootstrap_servers=own.bootstrap_servers, transaction_timeout_ms=2_000
+        )
+        finder = Transactions(settings, "lake", 1_000_000, **EACH_ALONE)
+        finder.init()
+        going_on = threading.Timer(4.0, os.kill, (own.pid, signal.SIGCONT))
+
+        def candidates() -> Iterator[AddressedRecord]:
+            yield AddressedRecord("topic", 0, (b"first", None, 1, []))
+            assert not finder._producer.flush(DEADLINE_S)
+            os.kill(own.pid, signal.SIGSTOP)
+            going_on.start()
+            yield AddressedRecord("topic", 0, (b"second", None, 1, []))
+
+        with pytest.raises((KafkaAwayError, FencedError)):
+            finder.find_refused(candidates())
+        going_on.join()
+        finder.close()
