@@ -184,6 +184,10 @@ class Destination:
             for name, topic in existing.items()
         }
 
+    def topic_names(self) -> set[str]:
+        """Returns the names of all topics of this Kafka that the client may see."""
+        return set(self._cluster.topics())
+
     def describe_made(self, names: Iterable[str]) -> dict[str, KafkaTopic]:
         """Returns topics that were made. Errors: KafkaAwayError if one is gone again."""
         names = set(names)

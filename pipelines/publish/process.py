@@ -138,14 +138,19 @@ class PublisherProcess:
         is_active = self._activity_check(member)
 
         while not self._stop.is_set() and member.is_active:
+            turn: Turn | None = None
             try:
-                Turn(self._settings, self._publisher, self._stop, is_active, self._limit).run()
+                turn = Turn(self._settings, self._publisher, self._stop, is_active, self._limit)
+                turn.run()
                 return
             except FencedError as error:
                 log.warning("publisher %s starts again: %s", self._publisher.name, error)
                 self._stop.wait(_FENCED_S)
                 return
             except (KafkaAwayError, StoreAwayError) as error:
+                is_refused = isinstance(error, KafkaRefusedError) and member.is_active
+                if is_refused and turn is not None and turn.record_refusal(error):
+                    raise  # a Kafka that takes the record of it is not away
                 pause_s = self._wait(error, pause_s)
 
     def _activity_check(self, member: Member) -> Callable[[], bool]:

@@ -17,7 +17,7 @@ TOPIC, START, STOP, SKIP, ADOPTION = "topic", "start", "stop", "skip", "adoption
 ALL_TOPICS: Final = ""  # of a publisher whose settings name none
 NOTHING: Final = -1  # of a queue of which no message was published
 # Why a publisher stops: a message that the destination does not take; destination, progress and
-# lake that do not fit together; a lake that is not whole.
+# lake that do not fit together, or a request that Kafka refuses; a lake that is not whole.
 REFUSED_RECORD, REFUSED_START, BROKEN_LAKE = "refused_record", "refused_start", "broken_lake"
 CAUSES: Final = (REFUSED_RECORD, REFUSED_START, BROKEN_LAKE)
 

@@ -155,6 +155,22 @@ class Turn:
         with self._recording_stop():
             return self._publish_committed()
 
+    def record_refusal(self, error: Exception) -> bool:
+        """Writes that Kafka has refused a request, which ended `run`.
+
+        Output: whether Kafka takes that.
+        """
+        try:
+            self._destination.progress()  # a client that is not let in at all is told at once
+        except JobError:
+            return False
+
+        self._transactions = self._new_transactions()
+        try:
+            return self._write_stop(_stop_of(error))
+        finally:
+            self.close()
+
     @contextmanager
     def _recording_stop(self) -> Iterator[None]:
         """Writes an error that waiting does not mend into the progress topic, for the status."""
@@ -260,8 +276,11 @@ class Turn:
 
         return None
 
-    def _write_stop(self, stop: Stop) -> None:
-        """Writes down why the publisher stops; an open transaction is aborted."""
+    def _write_stop(self, stop: Stop) -> bool:
+        """Writes down why the publisher stops; an open transaction is aborted.
+
+        Output: whether Kafka takes that.
+        """
         record = stop_record(self._lake.lake_id, self._publisher.name, stop)
         try:
             self._transactions.close()
@@ -272,6 +291,8 @@ class Turn:
             self._transactions.commit()
         except JobError as error:
             log.warning("why the publisher stops is not in the progress topic: %s", error)
+            return False
+        return True
 
     # One transaction.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from pipelines.publish.committed import CommittedEpochs, CommittedRows
@@ -58,8 +58,11 @@ class TopicOpener:
 
     def require_nobody_else(self, log: ProgressLog) -> None:
         """Checks that no other publisher has the destination of one of our topics."""
-        for topic in wanted_topics(self._publisher, self._lake.topics()):
+        for topic in self._wanted():
             require_nobody_else(log, self._lake.lake_id, self._publisher, topic)
+
+    def _wanted(self) -> dict[str, Topic]:
+        return wanted_topics(self._publisher, self._lake.topics())
 
     def open_new(self, log: ProgressLog, transactions: Transactions) -> list[TopicProgress]:
         """Opens topics that are new, or have more queues: destinations are made, and compared.
@@ -73,7 +76,7 @@ class TopicOpener:
 
         new = {
             name: topic
-            for name, topic in wanted_topics(self._publisher, self._lake.topics()).items()
+            for name, topic in self._wanted().items()
             if name not in self.topics or self.topics[name].queues < topic.queue_count
         }
         begun = self._open(new, log, transactions, self.start) if new else []
@@ -128,6 +131,8 @@ class TopicOpener:
         names = {name: self._publisher.destination_of(name) for name in topics}
         described_topics = self._destination.describe(names.values())
         existing: dict[str, int] = {}
+        new = {at for name, at in names.items() if known[name] is None}
+        self._require_no_collision(new - described_topics.keys())
 
         for name, topic in topics.items():
             destination = names[name]
@@ -164,6 +169,36 @@ class TopicOpener:
         begun = [name for name in topics if known[name] is None]
         described_topics = self._destination.describe_made(names[name] for name in begun)
         return {name: described_topics[names[name]] for name in begun}
+
+    def _require_no_collision(self, new: Set[str]) -> None:
+        """Checks that Kafka takes new destinations beside each other and all its topics.
+
+        Errors: PublishError.
+        """
+        if not new:
+            return
+
+        names = {self._publisher.destination_of(name): name for name in self._wanted()}
+        # Of thousands of topics only those are compared that can be the same to Kafka.
+        alike: dict[str, list[str]] = {}
+        for name in sorted(self._destination.topic_names()):
+            alike.setdefault(name.replace(".", "_"), []).append(name)
+
+        for destination in sorted(new):
+            existing = alike.setdefault(destination.replace(".", "_"), [])
+            other = p.colliding_topic(destination, existing)
+            existing.append(destination)
+            if other is None:
+                continue
+
+            topic = names[destination]
+            of_topic = f", to which topic {names[other]} goes" if other in names else ""
+            raise PublishError(
+                f"topic {topic} would be published to {destination}, and Kafka takes no topic of "
+                f"that name beside {other}{of_topic}: to it '.' and '_' are one; leave {topic} "
+                f"out, with topics = [...] in [publish.{self._publisher.name}], and name it in a "
+                "publisher of another destination"
+            )
 
     def _require_free_name(self, name: str) -> None:
         """Checks that a destination is none of our own topics. Errors: PublishError."""

@@ -135,6 +135,15 @@ def test_a_right_that_is_missing_ends_a_publisher_with_one_sentence_that_says_ho
         PublisherProcess(settings, settings.publish["main"]).run()
     guarded.give(transactions)
 
+    destinations = [row for row in rights if "ALTER" in row["operations"]]
+    guarded.take(destinations)
+    guarded.give([{**row, "operations": ["READ"]} for row in destinations])
+    with pytest.raises(KafkaRefusedError) as refused:
+        PublisherProcess(settings, settings.publish["main"]).run()
+    guarded.give(destinations)
+    (status,) = find_publishers(settings)
+    assert status.stop is not None and status.stop.reason == str(refused.value)
+
 
 def test_job_and_operator_have_the_rights_on_what_is_published_that_they_need(
     guarded: RightsBroker, tmp_path: Path

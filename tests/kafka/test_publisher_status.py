@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.errors import JobError
+from pipelines.errors import JobError, KafkaRefusedError
 from pipelines.kafka_client import connection
 from pipelines.kafka_client.admin import KafkaAdmin
 from pipelines.kafka_client.group_member import Member
@@ -168,6 +168,25 @@ def test_why_a_publisher_has_stopped_is_told_until_it_publishes_again(
     conf.write_text(toml_of(lake.values()))
     said("publish", "adopt", "--position", "latest", "--conf", str(conf), "--reason", "a test")
     assert stop() is None
+
+
+def test_a_request_that_kafka_refuses_is_told_as_why_the_publisher_has_stopped(
+    lake: PublishedLake,
+) -> None:
+    long_name = "t" * 127  # with the prefix it is longer than Kafka allows
+    lake.publisher["destination"] = f"{lake.prefix}-".ljust(126, "x") + "{topic}"
+    settings = lake.settings()
+    lake.send({"body": b"one"}, {"body": b"two", "real_topic": long_name})
+
+    with pytest.raises(KafkaRefusedError) as refused:
+        PublisherProcess(settings, settings.publish["main"]).run()
+    (status,) = read_publishers(settings)
+    assert status.stop is not None
+    assert (status.stop.cause, status.stop.reason) == ("refused_start", str(refused.value))
+
+    named = lake.settings(main={"topics": ["orders"]})
+    assert publish_all(named) == 1
+    assert read_publishers(named)[0].stop is None
 
 
 def test_a_publisher_that_has_nothing_to_publish_takes_back_why_it_had_stopped(

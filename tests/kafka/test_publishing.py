@@ -410,6 +410,36 @@ def test_a_topic_made_before_an_adoption_of_another_one_begins_at_its_first_mess
     lake.require_published()
 
 
+@pytest.mark.parametrize("is_first_there", [True, False])
+def test_topics_that_kafka_takes_for_one_stop_the_publisher_with_the_names_of_both(
+    make: Make, is_first_there: bool
+) -> None:
+    lake = make()
+    settings = lake.settings()
+    lake.send({"body": b"1", "real_topic": "a.b"})
+    if is_first_there:
+        publish_all(settings)
+    lake.send({"body": b"1", "real_topic": "a_b"}, *orders(2))
+
+    with pytest.raises(PublishError) as refused:
+        publish_all(settings)
+    assert str(refused.value).startswith(
+        f"topic a_b would be published to {lake.destination('a_b')}, and Kafka takes no topic of "
+        f"that name beside {lake.destination('a.b')}, to which topic a.b goes: to it '.' and '_' "
+    )
+    (status,) = read_publishers(settings)
+    assert status.stop is not None
+    assert (status.stop.cause, status.stop.reason) == ("refused_start", str(refused.value))
+
+    pattern = f"{lake.prefix}-second-{{topic}}"
+    settings = lake.settings(
+        main={"topics": ["orders", "a.b"]}, second={"topics": ["a_b"], "destination": pattern}
+    )
+    assert publish_all(settings) == (2 if is_first_there else 3)
+    assert publish_all(settings, "second") == 1
+    assert read_publishers(settings)[0].stop is None
+
+
 def test_a_record_that_is_refused_stops_the_publisher_until_it_is_skipped(make: Make) -> None:
     lake = make(record_bytes_max=2_000)
     settings = lake.settings()
