@@ -28,6 +28,7 @@ from pipelines.console.actions import (
     summary,
 )
 from pipelines.console.forms import NOT_SENT, Confirmation, Form, confirmation, write_once
+from pipelines.console.query_params import TARGETS_MAX
 from pipelines.console.render import page
 from pipelines.console.urls import url
 from pipelines.console.views import lake_of, site_of
@@ -41,7 +42,6 @@ from pipelines.settings import SecuritySettings, Settings
 from storage.lake.lake import Lake
 from txlake.protocol import TOPIC_PATTERN, Target, TopicTarget, matches
 
-TARGETS_MAX: Final = 100
 _QUEUES_MAX: Final = 10_000
 _WRITTEN = re.compile(r"(?P<offset>[0-9]{1,18})\.(?P<target>.{1,400})", re.ASCII)
 

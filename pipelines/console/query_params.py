@@ -14,6 +14,7 @@ from pipelines.output import now_ms
 ROWS: Final = 50
 ROWS_MAX: Final = 100  # in one page: 150 KB with its style
 EXPORTED_MAX: Final = 1_000
+TARGETS_MAX: Final = 100  # of one action
 
 
 class BadQueryError(OperatorError):
@@ -25,11 +26,11 @@ def text(query: Mapping[str, str], name: str) -> str | None:
     return query.get(name) or None
 
 
-def limit(query: Mapping[str, str]) -> int:
+def limit(query: Mapping[str, str], shown: int = ROWS, shown_max: int = ROWS_MAX) -> int:
     """Returns how many rows to show, or to export."""
     if text(query, "format") is not None:
         return number(query, "limit", EXPORTED_MAX, EXPORTED_MAX)
-    return number(query, "limit", ROWS, ROWS_MAX)
+    return number(query, "limit", shown, shown_max)
 
 
 def number(query: Mapping[str, str], name: str, default: int, maximum: int) -> int:

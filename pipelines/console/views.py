@@ -36,6 +36,7 @@ from txlake.protocol import TRANSACTION_ID_PATTERN, RecordTarget, matches
 
 _ANY: Final = "any"
 _STORIES: Final = 20
+_SHOWN: Final = 5  # of the messages of a story
 
 
 def site_of(request: Request) -> ConsoleContext:
@@ -167,7 +168,15 @@ def story(request: Request) -> Response:
         return error_page(request, 404, nothing_found(rows, target, lake.path))
 
     stories = [(each, list(lines(each)), _resume_targets(each)) for each in shown]
-    return page(request, "story", asked=query, stories=stories, more=more)
+    return page(
+        request,
+        "story",
+        asked=query,
+        stories=stories,
+        more=more,
+        shown_max=_SHOWN,
+        targets_max=query_params.TARGETS_MAX,
+    )
 
 
 def _resume_targets(story: Report) -> list[str]:

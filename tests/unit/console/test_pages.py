@@ -20,6 +20,7 @@ from pipelines.health.transactions import Filters, count_of_group, list_pending,
 from pipelines.output import instant
 from storage.lake.lake import Lake
 from tests.support.console_client import client, crawl, links
+from tests.support.in_memory_job import START_AT as JOB_START_AT
 from tests.support.in_memory_job import InMemoryJob
 from tests.support.lake_rows import LakeRows
 from tests.support.notebook_lake import EPOCHS, START_AT, STEP_MS
@@ -189,6 +190,29 @@ def test_a_story_is_the_one_that_explain_tells(tmp_path: Path) -> None:
     assert 'href="/find?keys=order-1"' in shown and 'href="/topic?name=orders"' in shown
     missing = client(job.lake.path).get("/story?of=0-7")
     assert missing.status_code == 404 and "there is no half 0-7" in missing.text
+
+
+def test_the_story_of_a_large_set_has_as_much_as_one_page_can_do(tmp_path: Path) -> None:
+    job = InMemoryJob(tmp_path / "lake")
+    sets = {"dead": {"real_queue_id": 77}, "delayed": {"deliver_at": JOB_START_AT + 10**9}}
+    for queue, (name, columns) in enumerate(sets.items()):
+        halves = [
+            job.half(name, queue=queue, tran_size=110, tran_seq=at, **columns) for at in range(110)
+        ]
+        job.end(COMMIT, halves[0], queue=queue)
+    job.run()
+    job.run()
+    console = client(job.lake.path)
+
+    text = console.get("/story?of=dead").text
+    (resume,) = [path for path in links(text, "/story") if path.startswith("/resume")]
+    assert console.get(resume).status_code == 200 and resume.count("target=") == 100
+    assert "See what a resume of the first 100 would do" in text
+    assert "<code>txlake dead resume --group g --max 110</code>" in text
+
+    text = console.get("/story?of=delayed").text
+    assert text.count("Cancel the delay") == 5
+    assert "105 more are delayed" in text and "txlake schedule cancel TARGET" in text
 
 
 def test_curves_have_what_the_epochs_did(shop: LakeRows, shop_lake: str, shop_now: int) -> None:
