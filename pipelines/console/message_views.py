@@ -65,7 +65,7 @@ def messages_page(request: Request) -> Response:
 
     queue_id = query_params.offset(query, "queue")
     first = query_params.offset(query, "from")
-    limit = query_params.number(query, "limit", _PAGE, _PAGE_MAX)
+    limit = query_params.limit(query, _PAGE, _PAGE_MAX)
     keys = query_params.text(query, "keys")
     since = query.get("since") or "any"
     since_at = None if since == "any" else query_params.parse_age({"since": since}, "since")

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from pipelines.epoch.recorded_state import read_state
 from pipelines.explain.consumer_positions import read_positions
 from pipelines.explain.rows import latest_committed
+from pipelines.health.consumer_retries import count_refused
 from pipelines.health.dead_letters import count_undeliverable
 from pipelines.health.topics import catalog
 from storage.errors import LakeError
@@ -53,7 +54,8 @@ def _count(lake: Lake, epoch: int) -> dict[str, int]:
     snapshot = snapshot_before(lake, epoch)
     halves = read_state(lake, "pending", epoch, snapshot)
     discarded = pc.sum(pc.is_valid(halves["discard_cause"])).as_py() or 0
-    groups = {row["consumer_group"] for row in read_positions(lake)}
+    readers = (*read_positions(lake), *count_refused(lake))
+    groups = {row["consumer_group"] for row in readers}
 
     return {
         "/transactions": halves.num_rows - discarded,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import datetime as dt
 import html
 import io
 import re
@@ -20,6 +21,7 @@ from pipelines.health.transactions import COLUMNS
 from storage.lake.epochs import Plan
 from tests.support.console_client import client
 from tests.support.in_memory_job import InMemoryJob
+from txlake._retries import TABLE, WAITING, ConsumerRetries, Retry
 from txlake.protocol import COMMIT
 
 
@@ -113,6 +115,31 @@ def test_an_export_has_more_rows_than_a_page(tmp_path: Path) -> None:
     answer = console.get(html.unescape(more))
     assert "100 of 110 rows" in answer.text
     assert len(answer.content) < 130_000, "150 KB with style and script"
+
+
+def test_messages_are_exported_as_other_lists_are(tmp_path: Path) -> None:
+    job = InMemoryJob(tmp_path / "lake")
+    for number in range(60):
+        job.end(COMMIT, job.half(f"t{number}"))
+    job.run()
+    console = client(job.lake.path)
+
+    for more in ("", "&limit=1000"):
+        answer = console.get(f"/messages?topic=orders&format=csv{more}")
+        assert len(list(csv.DictReader(io.StringIO(answer.text)))) == 60
+    assert console.get("/messages?topic=orders&format=csv&limit=1001").status_code == 400
+    assert console.get("/messages?topic=orders&limit=1000").status_code == 400
+
+
+def test_a_group_with_refused_messages_alone_counts_as_a_consumer(job: InMemoryJob) -> None:
+    at = dt.datetime.now(dt.timezone.utc)
+    retries = ConsumerRetries(job.lake.table_path(TABLE), {}, job.lake.lake_id())
+    attempts = [{"attempted_at": at, "reason": "x"}]
+    retry = Retry("mails", "orders", 0, 0, WAITING, 1, at, attempts, 1, at)
+    retries.write(lambda _, written_at: [replace(retry, committed_at=written_at)])
+    shown = client(job.lake.path).get("/consumers").text
+    assert "mails" in shown
+    assert re.search(r'<a href="/consumers"[^>]*>Consumers <span class="count">1<', shown)
 
 
 def test_pages_have_their_counts_as_of_the_newest_epoch(job: InMemoryJob) -> None:
