@@ -60,12 +60,15 @@ class Probe:
     def _run(self) -> None:
         kafka: KafkaAdmin | None = None
         partitions: list[Partition] = []
+        partitions_read_s = -_TOPICS_S
         topics_read_s = -_TOPICS_S
 
         while not self._ending.is_set():
             try:
                 kafka = kafka or KafkaAdmin(self._settings, self._settings.kafka.topics())
-                partitions = partitions or kafka.partitions()
+                if not partitions or time.monotonic() - partitions_read_s >= _TOPICS_S:
+                    partitions = kafka.partitions()  # a topic can get more
+                    partitions_read_s = time.monotonic()
 
                 queried_at = time.time_ns() // 1_000_000
                 self._lag.observe_ends(queried_at, kafka.end_offsets(partitions))

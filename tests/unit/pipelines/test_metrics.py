@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import shutil
+import threading
 import time
 from operator import add
 from pathlib import Path
@@ -17,12 +18,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from checker.frames import HALVES, State
 from pipelines.job.refused_retention import RefusedRetention
 from pipelines.metrics import collector as collectors
+from pipelines.metrics import probe
 from pipelines.metrics.catalog import COUNTER, GAUGE, HISTOGRAM, LABELS_MAX, METRICS, OTHER
 from pipelines.metrics.collector import Collector
 from pipelines.metrics.epoch_counts import EpochCounts
 from pipelines.metrics.labels import Labels
 from pipelines.metrics.lag import Lag
 from pipelines.operate.consumer_retries import find_dead, write_drop, write_resume
+from pipelines.settings import load
 from storage.lake.epochs import Plan, Range
 from storage.lake.lake import Lake
 from storage.lake.progress import read_progress
@@ -30,6 +33,7 @@ from tests.support.history import SILENT, START_AT, History
 from tests.support.in_memory_job import InMemoryJob
 from tests.support.listeners import run_until
 from tests.support.metrics_client import ReportedHistory, Samples, reporter_of, samples_of
+from tests.support.operator import write_conf
 from txlake import Consumer, ConsumeStatus
 from txlake.protocol import COMMIT, CREATE_TOPIC, RESUME, ROLLBACK
 
@@ -177,6 +181,40 @@ def test_what_is_remembered_of_a_long_lag_is_bounded() -> None:
     ranges = (Range("op", 0, 0, 4_000, 5_000),)
     lag.observe_landed(Plan(1, 5_000_000, {}, {}, ranges, "", {}, {}, "test", 2))
     assert 1_000_000 <= (lag.behind_ms(5_000_000) or 0) <= 1_100_000
+
+
+def test_a_partition_that_a_topic_gets_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 1
+    asked = threading.Event()
+
+    class GrowingKafka:
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def partitions(self) -> list[tuple[str, int]]:
+            return [("half", number) for number in range(count)]
+
+        def end_offsets(self, partitions: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
+            nonlocal count
+            count = 2
+            if len(partitions) == 2:
+                asked.set()
+            return dict.fromkeys(partitions, 1)
+
+        def existing_names(self) -> frozenset[str]:
+            return frozenset()
+
+    monkeypatch.setattr(probe, "KafkaAdmin", GrowingKafka)
+    monkeypatch.setattr(probe, "_INTERVAL_S", 0.01)
+    monkeypatch.setattr(probe, "_TOPICS_S", 0.05)
+    beside = probe.Probe(load(write_conf(tmp_path)), Lag())
+    beside.start()
+    try:
+        assert asked.wait(10.0)
+    finally:
+        beside.close()
 
 
 def test_names_beyond_the_first_hundred_share_a_label_and_are_counted() -> None:
