@@ -20,7 +20,14 @@ from checker.frames import DISCARDED
 from pipelines.epoch.recorded_state import latest_rows, read_state, read_state_log
 from pipelines.explain.consumer_positions import read_positions
 from pipelines.explain.operations import find_operations
-from pipelines.explain.rows import LakeRows, Row, latest_committed, set_key, to_dicts
+from pipelines.explain.rows import (
+    LakeRows,
+    Row,
+    latest_committed,
+    latest_floor,
+    set_key,
+    to_dicts,
+)
 from pipelines.explain.target import ExplainTarget, Transaction
 from storage.errors import MissingTableError
 from storage.lake.aging import snapshot_before
@@ -127,6 +134,7 @@ def _find(lake: Lake, find_messages: FindMessages) -> LakeRows:
     return replace(
         rows,
         deleted={table: deleted_epoch(lake.handle(table)) for table in existing},
+        floor=latest_floor(lake),
         positions=read_positions(lake) if is_delivered else (),
     )
 

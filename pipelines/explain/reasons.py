@@ -24,6 +24,8 @@ from txlake.protocol import ROLLBACK, UNKNOWN, UndeliverableTarget
 
 # An instant that passed longer ago than this, without an epoch since: the job might not run.
 _SILENT_MS = 60_000
+# The code of what has ended without a row that says how; a list shows it as a status, too.
+ENDED = "ended"
 # How many halves a sentence names.
 _NAMED_MAX = 3
 
@@ -66,6 +68,8 @@ def _uncommitted_reason(action: str, epoch: int) -> Reason:
 
 def _why_pending(unit: Unit, now_ms: int) -> list[Reason]:
     newest = unit.lake_rows.newest
+    if newest is not None and unit.left_halves and not unit.open_halves:
+        return [_left_reason(unit)]
     if newest is None or not unit.open_halves:
         return []
 
@@ -73,8 +77,8 @@ def _why_pending(unit: Unit, now_ms: int) -> list[Reason]:
     if early:
         return [_uncommitted_reason("decided", early[0])]
 
-    if not unit.halves:
-        return [_uncommitted_reason("landed", unit.messages[0]["epoch"])]
+    if not unit.halves:  # `why_not_ended` has said which epoch is not committed
+        return []
 
     first = next(half for half in unit.halves if half["queue_offset"] == half["unit_offset"])
     waits = [*_end_reasons(unit, first), *_unread_operations(unit, newest)]
@@ -85,6 +89,23 @@ def _why_pending(unit: Unit, now_ms: int) -> list[Reason]:
         *_unacknowledged_check(unit, first),
         _next_step_reason(unit, first, newest, now_ms),
     ]
+
+
+def _left_reason(unit: Unit) -> Reason:
+    """Returns why a unit below the floor has no end that is known."""
+    deleted = unit.lake_rows.floor.deleted
+    is_deleted = any(half["epoch"] <= deleted for half in unit.left_halves)
+    rows = f"rows of epochs up to {deleted} can be deleted"
+
+    if not unit.discards:
+        text = f"it has ended, and what decided it is deleted: {rows}"
+        return Reason(ENDED, Rule(text, rule_texts.RETENTION))
+
+    cause = max(unit.discards.values(), key=lambda row: int(row["epoch"]))["cause"]
+    text = f"given up ({cause}), and the floor has passed it since: nothing ends it any more"
+    if is_deleted:
+        text += f"; if it was ended late, that is deleted: {rows}"
+    return Reason("below_floor", Rule(text, rule_texts.RETENTION))
 
 
 def _end_reasons(unit: Unit, first: Row) -> Iterator[Reason]:
@@ -250,7 +271,11 @@ def why_not_delivered(unit: Unit, message: Row, now_ms: int) -> list[Reason]:
     offset = message["queue_offset"]
     last = _last_row(unit.deliveries, offset)
     if last is None:
-        delayed = _last_row(unit.delayed, offset)
+        # Its first row can be deleted before its time comes: then a snapshot has it.
+        delayed = _last_row(unit.delayed, offset) or _last_row(unit.still_delayed, offset)
+        if _is_delivery_deleted(unit, message, delayed):
+            text = "it was delivered or cancelled, and the row that says which is deleted"
+            return [Reason(ENDED, Rule(text, rule_texts.RETENTION))]
         return [] if delayed is None else [_delay_reason(delayed, unit, now_ms)]
 
     if not unit.is_committed(last):
@@ -284,6 +309,16 @@ def why_not_delivered(unit: Unit, message: Row, now_ms: int) -> list[Reason]:
         return [Reason("undeliverable", Rule(text, rule.section), resume=target)]
 
     return []
+
+
+def _is_delivery_deleted(unit: Unit, message: Row, delayed: Row | None) -> bool:
+    """Returns whether a message below the floor waits no more, though nothing says its place."""
+    offset = message["queue_offset"]
+    if unit.is_delayed(offset) or (delayed is not None and not unit.is_committed(delayed)):
+        return False
+
+    decided = unit.ends.get(offset, message)
+    return bool(decided["epoch"] <= unit.lake_rows.floor.deleted)
 
 
 def _last_row(rows: list[Row], queue_offset: int) -> Row | None:

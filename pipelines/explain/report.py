@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from checker.frames import COMMITTED, DISCARDED, ROLLED_BACK, UNREADABLE
 from pipelines.epoch.parameters import plan_parameters
 from pipelines.explain import rule_texts
-from pipelines.explain.reasons import Reason, why_not_delivered, why_not_ended
+from pipelines.explain.reasons import ENDED, Reason, why_not_delivered, why_not_ended
 from pipelines.explain.rows import LakeRows, Row
 from pipelines.explain.rule_texts import Rule
 from pipelines.explain.target import ExplainTarget, Transaction
@@ -34,7 +34,11 @@ if TYPE_CHECKING:
     from pipelines.settings import Settings
 
 PENDING = "PENDING"
-_NOT_DELIVERED = {"undeliverable": "UNDELIVERABLE", "cancelled": "CANCELLED"}
+_NOT_DELIVERED = {
+    "undeliverable": "UNDELIVERABLE",
+    "cancelled": "CANCELLED",
+    ENDED: ENDED.upper(),
+}
 
 
 @dataclass(frozen=True)
@@ -172,6 +176,8 @@ def _status(unit: Unit, messages: Iterable[MessageReport]) -> str:
         return DISCARDED if is_discarded else PENDING
 
     outcomes = {end["outcome"] for end in unit.ends.values()}
+    if unit.left_halves and COMMITTED not in outcomes:
+        return DISCARDED if unit.discards else ENDED.upper()
     return COMMITTED if COMMITTED in outcomes else ROLLED_BACK
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.lake.epochs import COMMITTED, Plan
+from storage.lake.floor import Floor
 from storage.lake.history import read_plans
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_rows
@@ -28,7 +29,8 @@ class LakeRows:
     `copies`: rows of TRANS_CHECK_MAX_TIME_TOPIC; `undeliverable`: of TRANS_UNDELIVERABLE_TOPIC.
     `elsewhere`: halves of the target's transaction id that stand in other half queues.
     `losses`: if the lake has no message: the commands that accept that offsets are lost.
-    `deleted`: by table of a topic, up to which epoch its messages are deleted.
+    `deleted`: by table of a topic, up to which epoch its messages are deleted. `floor`: the one
+    that stood when the rows had been read: what is missing for it is known.
     `positions`: rows of `read_positions`, if a message is delivered.
     """
 
@@ -47,6 +49,7 @@ class LakeRows:
     undeliverable: Sequence[Row] = ()
     table_ids: Mapping[str, int] = field(default_factory=dict)
     deleted: Mapping[str, int] = field(default_factory=dict)
+    floor: Floor = field(default_factory=Floor)
     pending: Sequence[Row] = ()
     halves: Sequence[Row] = ()
     still_delayed: Sequence[Row] = ()
@@ -100,6 +103,15 @@ def latest_committed(lake: Lake) -> tuple[int, dict[int, Plan]]:
     rows = read_rows(lake, "epochs", ["epoch"], bounds)
     committed: int = pc.max(rows["epoch"]).as_py() or 0
     return committed, read_plans(lake, [epoch for epoch in either if epoch >= committed])
+
+
+def latest_floor(lake: Lake) -> Floor:
+    """Returns the floor of the newest committed epoch.
+
+    Read behind other rows it covers all that was deleted while they were read.
+    """
+    epoch, plans = latest_committed(lake)
+    return plans[epoch].floor if epoch in plans else Floor()
 
 
 def set_key(half: Row) -> tuple[object, ...]:

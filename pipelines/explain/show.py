@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pipelines.explain.reasons import Reason
+from pipelines.explain.reasons import ENDED, Reason
 from pipelines.explain.report import Decision, MessageReport, Report
 from pipelines.explain.rule_texts import DELETED
 from pipelines.output import instant, print_line, print_rows
@@ -59,10 +59,20 @@ def _message_lines(report: Report, message: MessageReport) -> Iterator[str]:
             yield f"    {publication.text}"
         return
 
-    end = message.end
-    yield text + ("not delivered" if end is None else f"{end['outcome']}, not delivered")
+    yield text + _undelivered_text(report, message)
     for wait in message.waits:
         yield f"    why: {wait}"
+
+
+def _undelivered_text(report: Report, message: MessageReport) -> str:
+    """Returns how a message stands that no row says to be delivered."""
+    if any(wait.code == ENDED for wait in message.waits):
+        return ENDED if message.end is None else f"{message.end['outcome']}, delay {ENDED}"
+    if message.end is not None:
+        return f"{message.end['outcome']}, not delivered"
+
+    is_deleted = any(wait.code == ENDED for wait in report.waits)
+    return ENDED if is_deleted else "not delivered"
 
 
 def _readers_text(message: MessageReport) -> str:

@@ -109,9 +109,51 @@ class Unit:
     @cached_property
     def open_halves(self) -> list[Row]:
         """Returns the halves that can still be ended, discarded ones too."""
+        return [half for half in self._halves_without_end if not self._has_left(half)]
+
+    @cached_property
+    def left_halves(self) -> list[Row]:
+        """Returns the halves below the floor that can be ended no more, though no end is known.
+
+        The row of an end can be deleted sooner than its half. A half that was given up leaves the
+        state when the floor passes it.
+        """
+        return [half for half in self._halves_without_end if self._has_left(half)]
+
+    @cached_property
+    def _halves_without_end(self) -> list[Row]:
         if self.source != HALF or self.error is not None:
             return []
         return [m for m in self.messages if m["queue_offset"] not in self.ends]
+
+    def _has_left(self, half: Row) -> bool:
+        """Returns whether a half without an end is not in the state, since the floor passed it."""
+        offset = half["queue_offset"]
+        if any(row["queue_offset"] == offset for row in self.halves):
+            return False
+
+        floor = self.lake_rows.floor
+        until = floor.epoch if offset in self.discards else floor.deleted
+        return bool(half["epoch"] <= until)
+
+    @cached_property
+    def discards(self) -> dict[int, Row]:
+        """Returns the last discards by offset, of committed epochs."""
+        return {
+            row["queue_offset"]: row
+            for row in self.outcomes
+            if row["outcome"] == DISCARDED and self.is_committed(row)
+        }
+
+    def is_delayed(self, queue_offset: int) -> bool:
+        """Returns whether one of its messages is still delayed."""
+        return any(row["queue_offset"] == queue_offset for row in self.still_delayed)
+
+    @cached_property
+    def still_delayed(self) -> list[Row]:
+        """Returns its messages that are still delayed, as the newest committed epoch left them."""
+        rows = filter(self.is_about, self.lake_rows.still_delayed)
+        return [{**row, "epoch": self.lake_rows.epoch} for row in rows]
 
     @cached_property
     def operations(self) -> list[Row]:

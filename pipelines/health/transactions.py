@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 
 from checker.frames_ops.sql import run
 from pipelines.epoch.recorded_state import read_state
-from pipelines.explain.rows import Row, latest_committed, to_dicts
+from pipelines.explain.reasons import ENDED
+from pipelines.explain.rows import Row, latest_committed, latest_floor, to_dicts
 from storage.lake.aging import snapshot_before
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_rows
@@ -20,7 +21,7 @@ from txlake.protocol import RecordTarget
 
 # `stored_at`: when the broker stored the half, or when it was re-armed: its checks count from then.
 # `delivery`: of a committed message: its place (topic:queue-offset), or undeliverable, delayed,
-# cancelled.
+# cancelled; ended, where the row that says which is deleted.
 COLUMNS: Final = (
     "target",
     "status",
@@ -75,9 +76,10 @@ _DELIVERY = [
 _DELIVERED_TO = "format('{}:{}-{}', real_topic, real_queue_id, real_queue_offset)"
 
 # A half of the state waits for its end, unless it is given up; any other has its last outcome.
+# Below the floor the row of an outcome or a delivery can be deleted sooner than the half's.
 _STATUS = f"""
 WITH ends AS (
-  SELECT queue_id, queue_offset, outcome, epoch_ms(decided_at) AS ended_at,
+  SELECT queue_id, queue_offset, outcome, epoch, epoch_ms(decided_at) AS ended_at,
     CASE WHEN real_queue_offset IS NOT NULL THEN {_DELIVERED_TO} END AS place
   FROM outcomes
   QUALIFY row_number() OVER (PARTITION BY queue_id, queue_offset ORDER BY epoch DESC) = 1
@@ -91,9 +93,12 @@ later AS (  -- what became of a message that was not delivered when it was commi
 SELECT h.queue_id, h.queue_offset,
   CASE WHEN h.error IS NOT NULL THEN '{UNREADABLE}'
     WHEN s.queue_id IS NOT NULL AND s.discard_cause IS NULL THEN '{PENDING}'
+    WHEN e.outcome IS NULL AND h.epoch <= $deleted THEN '{ENDED.upper()}'
     ELSE e.outcome END AS status,
   CASE WHEN e.outcome = 'COMMITTED' AND (s.queue_id IS NULL OR s.discard_cause IS NOT NULL)
-    THEN coalesce(l.delivery, e.place, 'delayed') END AS delivery,
+    THEN coalesce(l.delivery, e.place,
+      CASE WHEN d.queue_id IS NULL AND e.epoch <= $deleted THEN '{ENDED}' ELSE 'delayed' END)
+    END AS delivery,
   coalesce(s.stored_at, epoch_ms(h.stored_at)) AS stored_at,
   epoch_ms(h.stored_at) AS first_stored_at,
   h.producer_group, h.real_topic, h.transaction_id, h.keys,
@@ -103,6 +108,7 @@ FROM halves h
 LEFT JOIN state s ON h.queue_id = s.queue_id AND h.queue_offset = s.queue_offset
 LEFT JOIN ends e ON h.queue_id = e.queue_id AND h.queue_offset = e.queue_offset
 LEFT JOIN later l ON h.queue_id = l.queue_id AND h.queue_offset = l.queue_offset
+LEFT JOIN delayed d ON h.queue_id = d.queue_id AND h.queue_offset = d.queue_offset
 ORDER BY stored_at, h.queue_id, h.queue_offset
 """
 # After a re-arm a half counts as stored then.
@@ -162,8 +168,10 @@ def list_pending(lake: Lake, filters: Filters, limit: int | None = None) -> tupl
     rows = _rows(
         run(
             _STATUS,
+            {"deleted": 0},
             halves=halves,
             state=state,
+            delayed=lake.schema("delayed").empty_table(),
             outcomes=lake.schema("outcomes").empty_table(),
             deliveries=lake.schema("deliveries").empty_table(),
         )
@@ -202,16 +210,19 @@ def list_stored(lake: Lake, filters: Filters, limit: int | None = None) -> tuple
     shown = chosen.slice(max(0, chosen.num_rows - (limit or chosen.num_rows)))
     shown_bounds: Bounds = {**until, "queue_offset": _offsets(shown)}
 
-    rows = run(
-        _STATUS,
-        halves=_halves(lake, shown, until),
-        state=state,
-        outcomes=read_rows(lake, "outcomes", _OUTCOME, shown_bounds),
-        deliveries=read_rows(
+    tables = {
+        "halves": _halves(lake, shown, until),
+        "state": state,
+        "outcomes": read_rows(lake, "outcomes", _OUTCOME, shown_bounds),
+        "deliveries": read_rows(
             lake, "deliveries", _DELIVERY, shown_bounds, pc.field("source") == HALF
         ),
-    )
-    return _rows(rows), chosen.num_rows
+    }
+
+    # Where nothing is deleted, a committed message without a place is delayed.
+    deleted = latest_floor(lake).deleted
+    delayed = _delayed(lake, epoch, shown) if deleted else lake.schema("delayed").empty_table()
+    return _rows(run(_STATUS, {"deleted": deleted}, delayed=delayed, **tables)), chosen.num_rows
 
 
 def count_of_group(lake: Lake, group: str) -> int:
@@ -247,6 +258,13 @@ def _epoch_at(lake: Lake, at_ms: int) -> int:
     bounds: Bounds = {"epoch_at": (instant(at_ms), None)}
     first = pc.min(read_rows(lake, "epochs", ["epoch"], bounds)["epoch"]).as_py()
     return 1 << 62 if first is None else int(first)
+
+
+def _delayed(lake: Lake, epoch: int, places: pa.Table) -> pa.Table:
+    """Returns the messages of some halves that were still delayed after an epoch."""
+    bounds: Bounds = {"queue_offset": _offsets(places)}
+    rows = read_state(lake, "delayed", epoch, snapshot_before(lake, epoch), bounds)
+    return rows.filter(pc.equal(rows["source"], HALF))
 
 
 def _halves(lake: Lake, places: pa.Table, until: Bounds | None = None) -> pa.Table:
