@@ -96,7 +96,7 @@ def read_dead(lake: Lake, topic: str | None = None, group: str | None = None) ->
     if CHECK_MAX_TOPIC in tables:
         rows += [
             {**row, "target": str(RecordTarget(HALF, row["queue_id"], row["queue_offset"]))}
-            for row in to_dicts(_halves(lake, tables[CHECK_MAX_TOPIC], until))
+            for row in to_dicts(_halves(lake, tables[CHECK_MAX_TOPIC], epoch))
         ]
 
     if UNDELIVERABLE_TOPIC in tables:
@@ -145,19 +145,21 @@ def _messages(lake: Lake, table: str, until: Bounds) -> pa.Table:
     return run(_MESSAGES, messages=messages, delivered=delivered)
 
 
-def _halves(lake: Lake, copies_table: str, until: Bounds) -> pa.Table:
+def _halves(lake: Lake, copies_table: str, epoch: int) -> pa.Table:
     """Returns the discarded halves of the state, which can still be ended or re-armed."""
-    state = state_of(lake)
+    state = state_of(lake, epoch)
     dead = state.filter(pc.is_valid(state["discard_cause"]))
     offsets = sorted(set(dead["queue_offset"].to_pylist()))
 
-    bounds: Bounds = {**until, "queue_offset": offsets}
+    bounds: Bounds = {"epoch": (None, epoch), "queue_offset": offsets}
 
     is_discard = pc.field("outcome") == DISCARDED
     discards = read_rows(lake, "outcomes", _DISCARD, bounds, is_discard)
 
     columns = ["half_queue_id", "half_queue_offset", "keys"]
-    copies = read_rows(lake, copies_table, columns, {**until, "half_queue_offset": offsets})
+    copies = read_rows(
+        lake, copies_table, columns, {"epoch": (None, epoch), "half_queue_offset": offsets}
+    )
     return run(_HALVES, dead=dead, discards=discards, copies=copies)
 
 

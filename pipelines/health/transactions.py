@@ -144,9 +144,14 @@ class Filters:
     until_at: int | None = None
 
 
-def state_of(lake: Lake) -> pa.Table:
-    """Returns the halves that can still be ended, at the newest committed epoch. Output: HALVES."""
-    epoch, _ = latest_committed(lake)
+def state_of(lake: Lake, epoch: int | None = None) -> pa.Table:
+    """Returns the halves that can still be ended, as an epoch left them. Output: HALVES.
+
+    Input: the epoch, the newest committed one if none is given. A caller that reads other tables up
+    to an epoch hands it in: a job that runs commits the next one in between.
+    """
+    if epoch is None:
+        epoch, _ = latest_committed(lake)
     return read_state(lake, "pending", epoch, snapshot_before(lake, epoch))
 
 
@@ -198,7 +203,7 @@ def list_stored(lake: Lake, filters: Filters, limit: int | None = None) -> tuple
     stored = read_rows(lake, HALF, _PLACE, until, is_chosen)
 
     # The record of a half that was re-armed since can be of an earlier epoch.
-    state = state_of(lake)
+    state = state_of(lake, epoch)
     rearmed = _rearmed(lake, state, filters.since_at, first, is_chosen)
     if rearmed.num_rows:
         stored = pa.concat_tables([stored, rearmed])

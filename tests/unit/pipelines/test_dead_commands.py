@@ -13,6 +13,7 @@ from pipelines.explain.rows import Row
 from pipelines.health import dead_letters
 from pipelines.health.dead_letters import read_dead, read_rearmed
 from pipelines.output import ago
+from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
 from tests.support.in_memory_job import START_AT, InMemoryJob
 from tests.support.operator import expected, said
@@ -127,6 +128,27 @@ def test_each_member_of_a_resumed_set_is_looked_at_once(
 
     members = set(range(1, 2 * sets, 2))  # that no command names
     assert sorted(offset for offset in looks if offset in members) == sorted(members)
+
+
+def test_a_half_that_dies_while_the_dead_are_read_is_dead_in_the_next_list(
+    job: InMemoryJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.half("first")
+    job.run(6_001)
+    job.half("second")
+    job.run(1_000)
+    latest_committed = dead_letters.latest_committed
+
+    def latest_before_the_job_goes_on(lake: Lake) -> tuple[int, dict[int, Plan]]:
+        monkeypatch.undo()
+        latest = latest_committed(lake)
+        job.run(6_001)
+        return latest
+
+    monkeypatch.setattr(dead_letters, "latest_committed", latest_before_the_job_goes_on)
+    rows = read_dead(Lake(job.lake.path))
+    assert [(row["target"], row["since"] is None) for row in rows] == [("half:0-0", False)]
+    assert [target for target, _ in dead(job)] == ["half:0-0", "half:0-1"]
 
 
 def test_the_dead_list_is_filtered_and_cut(

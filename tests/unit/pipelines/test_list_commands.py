@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from pipelines.health import transactions
 from pipelines.health.consumers import read_lags, read_unread
 from pipelines.health.topics import read_topics
 from pipelines.health.transactions import Filters, list_stored
 from pipelines.operate.consumers import plan_reset, write_reset
 from pipelines.output import ago, print_records, printable, size
 from storage.lake import integrity
+from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
 from storage.lake.table import queue_floor
 from tests.support.in_memory_job import START_AT, InMemoryJob
@@ -79,6 +81,27 @@ def test_a_list_says_whether_and_where_a_message_was_delivered(job: InMemoryJob)
     assert found["gone"]["delivery"] == "cancelled"
     told = said("tx", "explain", f"0-{odd}", "--lake", job.lake.path)
     assert told.splitlines()[0].endswith(": COMMITTED, undeliverable")
+
+
+def test_a_half_that_ends_while_a_list_is_read_has_a_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = InMemoryJob(tmp_path / "lake")
+    half = job.half()
+    job.run()
+    latest_committed = transactions.latest_committed
+
+    def latest_before_the_job_goes_on(lake: Lake) -> tuple[int, dict[int, Plan]]:
+        monkeypatch.undo()
+        latest = latest_committed(lake)
+        job.end(COMMIT, half)
+        job.run()
+        return latest
+
+    monkeypatch.setattr(transactions, "latest_committed", latest_before_the_job_goes_on)
+    lake = Lake(job.lake.path)
+    statuses = [list_stored(lake, Filters())[0][0]["status"] for _ in range(2)]
+    assert statuses == ["PENDING", "COMMITTED"]
 
 
 def test_a_half_that_was_resumed_counts_as_stored_then(job: InMemoryJob) -> None:
