@@ -63,11 +63,11 @@ WITH last AS (
   SELECT * FROM discards
   QUALIFY row_number() OVER (PARTITION BY queue_id, queue_offset ORDER BY epoch DESC) = 1
 )
-SELECT s.queue_id, s.queue_offset, s.real_topic, s.producer_group, s.transaction_id, c.keys,
+SELECT s.queue_id, s.queue_offset, s.real_topic, s.producer_group, s.transaction_id, h.keys,
   s.discard_cause AS reason, d.decided_at AS since
 FROM dead s
 LEFT JOIN last d ON s.queue_id = d.queue_id AND s.queue_offset = d.queue_offset
-LEFT JOIN copies c ON s.queue_id = c.half_queue_id AND s.queue_offset = c.half_queue_offset
+LEFT JOIN records h ON s.queue_id = h.queue_id AND s.queue_offset = h.queue_offset
 ORDER BY d.decided_at, s.queue_id, s.queue_offset
 """
 
@@ -93,10 +93,10 @@ def read_dead(lake: Lake, topic: str | None = None, group: str | None = None) ->
     until: Bounds = {"epoch": (None, epoch)}
     rows: list[Row] = []
 
-    if CHECK_MAX_TOPIC in tables:
+    if CHECK_MAX_TOPIC in tables:  # it was made for the first half that was given up
         rows += [
             {**row, "target": str(RecordTarget(HALF, row["queue_id"], row["queue_offset"]))}
-            for row in to_dicts(_halves(lake, tables[CHECK_MAX_TOPIC], epoch))
+            for row in to_dicts(_halves(lake, epoch))
         ]
 
     if UNDELIVERABLE_TOPIC in tables:
@@ -145,7 +145,7 @@ def _messages(lake: Lake, table: str, until: Bounds) -> pa.Table:
     return run(_MESSAGES, messages=messages, delivered=delivered)
 
 
-def _halves(lake: Lake, copies_table: str, epoch: int) -> pa.Table:
+def _halves(lake: Lake, epoch: int) -> pa.Table:
     """Returns the discarded halves of the state, which can still be ended or re-armed."""
     state = state_of(lake, epoch)
     dead = state.filter(pc.is_valid(state["discard_cause"]))
@@ -156,11 +156,9 @@ def _halves(lake: Lake, copies_table: str, epoch: int) -> pa.Table:
     is_discard = pc.field("outcome") == DISCARDED
     discards = read_rows(lake, "outcomes", _DISCARD, bounds, is_discard)
 
-    columns = ["half_queue_id", "half_queue_offset", "keys"]
-    copies = read_rows(
-        lake, copies_table, columns, {"epoch": (None, epoch), "half_queue_offset": offsets}
-    )
-    return run(_HALVES, dead=dead, discards=discards, copies=copies)
+    # Its copy in TRANS_CHECK_MAX_TIME_TOPIC goes sooner: that topic keeps messages for some time.
+    records = read_rows(lake, HALF, ["queue_id", "queue_offset", "keys"], bounds)
+    return run(_HALVES, dead=dead, discards=discards, records=records)
 
 
 def read_rearmed(lake: Lake, until: Bounds) -> pa.Table:

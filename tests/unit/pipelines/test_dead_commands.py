@@ -12,12 +12,16 @@ from deltalake import DeltaTable
 from pipelines.explain.rows import Row
 from pipelines.health import dead_letters
 from pipelines.health.dead_letters import read_dead, read_rearmed
+from pipelines.health.transactions import Filters
+from pipelines.operate.bulk import dead_targets
 from pipelines.output import ago
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
+from storage.maintenance.limits import Retention
+from tests.support.aging_job import EPOCH_MS, AgingJob
 from tests.support.in_memory_job import START_AT, InMemoryJob
 from tests.support.operator import expected, said
-from txlake.protocol import COMMIT, CREATE_TOPIC, RESUME
+from txlake.protocol import CHECK_MAX_TOPIC, COMMIT, CREATE_TOPIC, RESUME
 
 
 @pytest.fixture
@@ -149,6 +153,23 @@ def test_a_half_that_dies_while_the_dead_are_read_is_dead_in_the_next_list(
     rows = read_dead(Lake(job.lake.path))
     assert [(row["target"], row["since"] is None) for row in rows] == [("half:0-0", False)]
     assert [target for target, _ in dead(job)] == ["half:0-0", "half:0-1"]
+
+
+def test_a_dead_half_has_its_keys_when_its_copy_is_deleted(tmp_path: Path) -> None:
+    job = AgingJob(tmp_path / "lake", check_max=0, half_retention_ms=10**9)
+    job.topics = Retention(ms=EPOCH_MS)
+    for number in range(5):
+        job.half(keys=f"order-{number}")
+        job.run(EPOCH_MS)
+    job.maintain()
+
+    table = next(
+        f"topics/{row['table_id']}"
+        for row in job.lake.read("catalog").to_pylist()
+        if row["topic"] == CHECK_MAX_TOPIC
+    )
+    assert 0 not in job.lake.read(table)["half_queue_offset"].to_pylist()
+    assert [str(half) for half in dead_targets(job.lake, Filters(keys="order-0"))] == ["half:0-0"]
 
 
 def test_the_dead_list_is_filtered_and_cut(
