@@ -22,7 +22,7 @@ from deltalake import CommitProperties, DeltaTable
 from storage.errors import OwnerError
 from storage.files.location import LakeLocation
 from storage.lake.identity import lake_row
-from storage.lake.lake import Lake, append_rows
+from storage.lake.lake import Lake, append_rows, transaction_of
 from storage.lake.row_counts import RowCounts
 from txlake._disk import require_room
 
@@ -158,7 +158,8 @@ class BufferedLake(Lake):
                 raise OwnerError(f"another process writes the lake {self.path}; this one stops")
             append_rows(handle, table, reader, properties)
 
-        self.table(table).commit_once(epoch, write)
+        if not self.table(table).commit_once(epoch, write) and not counts:
+            raise self._overtaken(table, epoch)
         self.row_counts.add(table, sum(counts))
 
         with self._lock:
@@ -194,14 +195,31 @@ class BufferedLake(Lake):
             self._writing = {}
 
     def wait(self) -> None:
-        """Waits for the flush in the background."""
-        flushing, self._flushing = self._flushing, None
+        """Waits for the flush in the background. Each call raises the error of one that failed.
+
+        Several threads wait: none may write later epochs into a table that lacks earlier ones.
+        """
+        flushing = self._flushing
         if flushing is not None:
             flushing.result()
 
     def _write(self, table: str, rows: pa.Table) -> None:
-        self._commit(table, rows, _newest_epoch([rows]))
+        """Commits rows that waited. Errors: OwnerError if the table holds later ones."""
+        epoch = _newest_epoch([rows])
+        is_committed = self._commit(table, rows, epoch)
+
+        # When a store's answer is lost, the log names these rows, though nobody saw them committed.
+        transaction = transaction_of(table, rows, epoch)
+        if not is_committed and self.table(table).transaction() != transaction:
+            raise self._overtaken(table, epoch)
+
         self._versions[table] = self.table(table).version()
+
+    def _overtaken(self, table: str, epoch: int) -> OwnerError:
+        return OwnerError(
+            f"{table} of the lake {self.path} holds later epochs, so rows up to epoch {epoch} were "
+            "not written: another process writes the lake; this one stops"
+        )
 
     def drop_staged(self) -> None:
         """Drops the rows that wait: those of a scratch lake that no later epoch looks into."""

@@ -272,10 +272,7 @@ class Lake:
             write(self.handle(table), None)
             return True
 
-        transaction = epoch
-        if table == "epochs":  # it has two commits an epoch
-            transaction = 2 * epoch + int(rows["state"][-1].as_py() == COMMITTED)
-
+        transaction = transaction_of(table, rows, epoch)
         if not self.table(table).has_entries:
             return self.table(table).commit_once(epoch, write, transaction)
 
@@ -292,6 +289,13 @@ class Lake:
         for opened in tuple(self._tables.values()):
             opened.reset()
         self.row_counts.invalidate_all()
+
+
+def transaction_of(table: str, rows: pa.Table, epoch: int) -> int:
+    """Returns the Delta transaction that commits rows up to an epoch to a table."""
+    if table == "epochs":  # it has two commits an epoch
+        return 2 * epoch + int(rows["state"][-1].as_py() == COMMITTED)
+    return epoch
 
 
 def append_rows(
