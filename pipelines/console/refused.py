@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from pipelines.console import query_params
-from pipelines.console.query_params import TARGETS_MAX
 from pipelines.console.forms import Form, field, lacks, write_once
+from pipelines.console.query_params import TARGETS_MAX
 from pipelines.console.render import export, page
 from pipelines.console.urls import url
 from pipelines.console.views import lake_of
