@@ -23,6 +23,7 @@ from pipelines.explain.operations import find_operations
 from pipelines.explain.rows import (
     LakeRows,
     Row,
+    has_keys,
     latest_committed,
     latest_floor,
     set_key,
@@ -158,7 +159,7 @@ def find_by_keys(lake: Lake, keys: str) -> list[Row]:
     where = pc.match_substring(pc.field("keys"), keys)
     rows = [*_source_rows(lake, HALF, {}, where), *_source_rows(lake, SCHEDULE, {}, where)]
 
-    matching = [row for row in rows if row["keys"] == keys or keys in row["keys"].split()]
+    matching = [row for row in rows if has_keys(row["keys"], keys)]
     return sorted(matching, key=itemgetter("stored_at", "queue_id", "queue_offset"))
 
 

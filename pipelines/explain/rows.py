@@ -114,6 +114,11 @@ def latest_floor(lake: Lake) -> Floor:
     return plans[epoch].floor if epoch in plans else Floor()
 
 
+def has_keys(text: str | None, keys: str) -> bool:
+    """Returns whether a message's KEYS are a text, or have it as one of their words."""
+    return text is not None and (text == keys or keys in text.split())
+
+
 def set_key(half: Row) -> tuple[object, ...]:
     """Returns the key of a half's set, empty for a half alone.
 

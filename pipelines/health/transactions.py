@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from checker.frames_ops.sql import run
 from pipelines.epoch.recorded_state import read_state
 from pipelines.explain.reasons import ENDED
-from pipelines.explain.rows import Row, latest_committed, latest_floor, to_dicts
+from pipelines.explain.rows import Row, has_keys, latest_committed, latest_floor, to_dicts
 from storage.lake.aging import snapshot_before
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_rows
@@ -132,7 +132,7 @@ ORDER BY stored_at, queue_id, queue_offset
 
 @dataclass(frozen=True)
 class Filters:
-    """The transactions to list; None: no filter. Units: ms.
+    """The transactions to list; None: no filter. Units: ms. `keys`: KEYS, or one of their words.
 
     `since_at`, `until_at`: of `stored_at`, both included; after a re-arm that is the re-arm's.
     """
@@ -168,7 +168,7 @@ def list_pending(lake: Lake, filters: Filters, limit: int | None = None) -> tupl
         halves = _halves(lake, state.slice(0, limit))
     else:
         halves = _halves(lake, state)
-        halves = halves.filter(pc.equal(halves["keys"], filters.keys))
+        halves = _with_keys(halves, filters.keys)
 
     rows = _rows(
         run(
@@ -192,22 +192,25 @@ def list_stored(lake: Lake, filters: Filters, limit: int | None = None) -> tuple
     epoch, _ = latest_committed(lake)
     first = 0 if filters.since_at is None else _epoch_at(lake, filters.since_at)
     until: Bounds = {"epoch": (first, epoch)}
-    values = {"keys": filters.keys, "producer_group": filters.group, "real_topic": filters.topic}
+    values = {"producer_group": filters.group, "real_topic": filters.topic}
 
     # Of many halves few are shown: only for these all columns are read.
-    is_chosen = None
+    is_chosen = None if filters.keys is None else _contains(filters.keys)
     for name, value in values.items():
         if value is not None:
             has_value = pc.field(name) == value
             is_chosen = has_value if is_chosen is None else is_chosen & has_value
-    stored = read_rows(lake, HALF, _PLACE, until, is_chosen)
+    columns = _PLACE if filters.keys is None else [*_PLACE, "keys"]
+    stored = read_rows(lake, HALF, columns, until, is_chosen)
 
     # The record of a half that was re-armed since can be of an earlier epoch.
     state = state_of(lake, epoch)
-    rearmed = _rearmed(lake, state, filters.since_at, first, is_chosen)
+    rearmed = _rearmed(lake, state, columns, filters.since_at, first, is_chosen)
     if rearmed.num_rows:
         stored = pa.concat_tables([stored, rearmed])
         until = {"epoch": (0, epoch)}
+    if filters.keys is not None:
+        stored = _with_keys(stored, filters.keys)
 
     times = {"since_at": filters.since_at, "until_at": filters.until_at}
     chosen = run(_STORED, times, halves=stored, state=state)
@@ -238,18 +241,34 @@ def count_of_group(lake: Lake, group: str) -> int:
     return int(rows.num_rows)
 
 
+def _contains(keys: str) -> pc.Expression:
+    """Returns a filter for files: all that has these keys, and a little more."""
+    return pc.match_substring(pc.field("keys"), keys)
+
+
+def _with_keys(halves: pa.Table, keys: str) -> pa.Table:
+    candidates = halves.filter(_contains(keys))
+    is_wanted = [has_keys(text, keys) for text in candidates["keys"].to_pylist()]
+    return candidates.filter(pa.array(is_wanted, pa.bool_()))
+
+
 def _rearmed(
-    lake: Lake, state: pa.Table, since_at: int | None, first: int, is_chosen: pc.Expression | None
+    lake: Lake,
+    state: pa.Table,
+    columns: list[str],
+    since_at: int | None,
+    first: int,
+    is_chosen: pc.Expression | None,
 ) -> pa.Table:
     """Returns the places of halves that were re-armed since, and stored before epoch `first`."""
     if since_at is not None:
         is_since = (pc.field("arm") > 0) & (pc.field("stored_at") >= since_at)
         state = state.filter(is_since)
     if since_at is None or state.num_rows == 0:
-        return pa.schema([lake.schema(HALF).field(name) for name in _PLACE]).empty_table()
+        return pa.schema([lake.schema(HALF).field(name) for name in columns]).empty_table()
 
     bounds: Bounds = {"epoch": (0, first - 1), "queue_offset": _offsets(state)}
-    records = read_rows(lake, HALF, _PLACE, bounds, is_chosen)
+    records = read_rows(lake, HALF, columns, bounds, is_chosen)
     return run(
         "SELECT r.* FROM records r SEMI JOIN state s "
         "ON r.queue_id = s.queue_id AND r.queue_offset = s.queue_offset",

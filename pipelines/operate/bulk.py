@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow.compute as pc
 
-from pipelines.explain.rows import Row
+from pipelines.explain.rows import Row, has_keys
 from pipelines.health.dead_letters import read_dead
 from pipelines.health.transactions import Filters, list_pending, state_of
 from storage.lake.lake import Lake
@@ -46,7 +46,7 @@ def _matches(row: Row, filters: Filters) -> bool:
     return (
         filters.group in (None, row["producer_group"])
         and filters.topic in (None, row["real_topic"])
-        and filters.keys in (None, row["keys"])
+        and (filters.keys is None or has_keys(row["keys"], filters.keys))
         and (filters.since_at is None or row["since"] >= filters.since_at)
         and (filters.until_at is None or row["since"] <= filters.until_at)
     )

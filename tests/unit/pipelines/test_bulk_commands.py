@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from pipelines.health.transactions import Filters, list_stored
+from pipelines.operate.bulk import dead_targets, pending_targets
 from tests.support.in_memory_job import InMemoryJob
 from tests.support.operator import said, txlake
 from txlake.protocol import COMMIT
@@ -59,6 +61,21 @@ def test_ends_are_tried_for_what_is_pending_and_fits_the_oldest_first(conf: str)
     assert asked == [(target, "resent") for target in ("half:0-0", "half:0-1", "half:0-4")]
     text = said("tx", "commit", "--group", "shop", "--max", "2", *BY, "--conf", conf)
     assert "2 would be written; --yes writes them; beyond --max: 1 more" in text
+
+
+def test_keys_are_named_by_one_of_their_words(tmp_path: Path) -> None:
+    job = InMemoryJob(tmp_path / "lake", check_max=0)
+    job.half(keys="order-7 vip")
+    job.half(keys="order-77")
+    job.run()
+    for keys, wanted in (("order-7", 1), ("order-7 vip", 1), ("vip", 1), ("order", 0)):
+        filters = Filters(keys=keys)
+        assert len(pending_targets(job.lake, filters)) == wanted
+        assert len(list_stored(job.lake, filters)[0]) == wanted
+
+    job.run(60_001)
+    dead = [str(half) for half in dead_targets(job.lake, Filters(keys="order-7"))]
+    assert dead == ["half:0-0"]
 
 
 def test_the_dead_are_resumed_by_filters(job: InMemoryJob, conf: str) -> None:
