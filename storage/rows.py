@@ -9,9 +9,16 @@ import pyarrow as pa
 
 _MS = pa.timestamp("ms", tz="UTC")
 
+# The first and the last ms of the years 1 to 9999, which are all that a datetime has.
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+
 
 def instant(ms: int) -> dt.datetime:
-    """Returns an instant in ms as a UTC datetime."""
+    """Returns an instant in ms as a UTC datetime; beyond those there are, the first or the last.
+
+    A setting can be a span of 10^15 ms: so long ago nothing was, and so late nothing will be.
+    """
+    ms = max(_FIRST_MS, min(ms, _LAST_MS))
     second = dt.datetime.fromtimestamp(ms // 1000, dt.timezone.utc)
     return second + dt.timedelta(milliseconds=ms % 1000)
 

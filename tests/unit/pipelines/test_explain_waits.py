@@ -110,6 +110,16 @@ CASES = [
         says="has passed that: the job does it in its next epoch, at most check_rate_max = 1 check",
         until=START_AT + 6_001,
     ),
+    waits(
+        "an instant that no date says",
+        lambda job: job.half(),
+        lambda job: job.run(7_000),
+        transaction_timeout_ms=10**15,
+        half_retention_ms=10**15,
+        codes="no_end expires",
+        says="it is discarded (expired) when known_at of queue 0 reaches 9999-12-31T23:59:59.999Z",
+        until=START_AT + 10**15 + 1,
+    ),
 ]
 
 

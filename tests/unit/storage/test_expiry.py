@@ -16,8 +16,11 @@ from deltalake.exceptions import CommitFailedError
 from pipelines.cli.main import main
 from pipelines.epoch.recorded_state import restore
 from pipelines.replay import verification
+from pipelines.settings.allowed import SPAN_MS_MAX
 from storage.errors import OwnerError
+from storage.lake.aging import advance_floor
 from storage.lake.epochs import COMMITTED, PLANNED, next_offsets_of
+from storage.lake.floor import Floor
 from storage.lake.integrity import require_intact
 from storage.lake.lake import Lake
 from storage.lake.progress import read_progress
@@ -287,6 +290,16 @@ def test_a_topic_is_sound_wherever_the_floor_stands(tmp_path: Path, epoch: int) 
             assert violations(job.lake) == {}
         floors.add(job.floor.epoch)
         job.maintain()
+
+
+def test_nothing_is_so_old_as_the_longest_retention(tmp_path: Path) -> None:
+    job = AgingJob(tmp_path / "lake")
+    for _ in range(SNAPSHOT_EPOCHS):
+        job.half()
+        job.run(EPOCH_MS)
+    assert job.last is not None
+    assert advance_floor(job.lake, job.last, job.at).epoch == SNAPSHOT_EPOCHS
+    assert advance_floor(job.lake, job.last, job.at - SPAN_MS_MAX) == Floor()
 
 
 def test_known_at_can_come_to_an_instant_that_an_epoch_below_the_floor_recorded(
