@@ -259,7 +259,7 @@ def _fill(
         runner.run(held.unfinished, records, is_streamed, is_planned=True)
 
     boundaries = list(archive.boundaries())
-    starts = archive.first_offsets()
+    starts = _starts(archive, identity, below)
     total = _count(boundaries[-1], starts) if boundaries else 0
 
     for part in read_ahead(runner.slices(boundaries, starts)):
@@ -272,6 +272,25 @@ def _fill(
     epochs.close()
     last = epochs.progress.next_epoch - 1
     return to_result(first, last, runner.transactions, started, floor_epoch)
+
+
+def _starts(archive: Archive, identity: Identity, below: FloorCopy | None) -> dict[Partition, int]:
+    """Returns where the records of each queue begin.
+
+    Those of a lake with a floor begin where the floor's epoch ended, at the latest: offsets between
+    that and the first record are a gap of the log, since no row above the floor is deleted.
+    """
+    starts = archive.first_offsets()
+    at_floor = None if below is None else below.progress.last
+    if at_floor is None:
+        return starts
+
+    topics = identity.limits.topics
+    landed = at_floor.landed()
+    return {
+        (kind, queue): min(first, landed.get((topics[kind], queue), first))
+        for (kind, queue), first in starts.items()
+    }
 
 
 def _count(boundary: EpochBoundary, starts: Mapping[Partition, int]) -> int:

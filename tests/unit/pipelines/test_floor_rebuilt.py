@@ -21,11 +21,12 @@ from storage.errors import BrokenLakeError, LakeError, OlderLakeError, Unfinishe
 from storage.lake.lake import Lake
 from storage.lake.progress import read_progress
 from storage.schemas import DIGEST_FORMAT
-from tests.support.aging_job import AgingJob, live
+from tests.support.aging_job import EPOCH_MS, AgingJob, live
 from tests.support.epoch_harness import decided_rows_of, rows_of
 from tests.support.job import plain_state
 from tests.support.lakes_with_floor import LIMITS, make_aged_job, require_sound
 from tests.support.maintenance_rounds import rows_in
+from txlake.protocol import COMMIT
 
 
 @pytest.fixture(scope="module")
@@ -220,6 +221,27 @@ def test_in_one_batch_the_newest_floor_stands_though_epochs_above_it_knew_an_old
     assert last is not None
     assert last.floor == job.floor
     require_sound(tmp_path / "new")
+
+
+def test_a_queue_that_was_quiet_since_before_the_floor_can_go_on_behind_a_gap(
+    tmp_path: Path,
+) -> None:
+    job = AgingJob(tmp_path / "lake", **LIMITS)
+    job.end(COMMIT, job.half("quiet", queue=1), queue=1)
+    while job.floor.deleted == 0:
+        job.end(COMMIT, job.half("busy"))
+        job.run(EPOCH_MS)
+    job._next["half", 1] += 3  # two records of a Kafka transaction that was aborted, and its marker
+    job.half("after", queue=1)
+    job.run(EPOCH_MS)
+    job.maintain()
+    halves = job.lake.read("half", ["queue_offset"], pc.field("queue_id") == 1)
+    assert halves["queue_offset"].to_pylist() == [4]
+    require_sound(tmp_path / "lake")
+
+    rebuild(job.lake.path, str(tmp_path / "new"), one_batch=True)
+    require_sound(tmp_path / "new")
+    assert rebuild(job.lake.path, str(tmp_path / "new"), one_batch=True).epochs == 0
 
 
 def test_records_above_the_floor_in_one_batch_end_as_they_ended(
