@@ -16,7 +16,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import click
@@ -100,16 +100,26 @@ def ago(ms: int, now_ms: int) -> str:
     return f"{span(now_ms - ms)} ago" if ms <= now_ms else f"in {span(ms - now_ms)}"
 
 
-def print_records(columns: Sequence[str], rows: Sequence[Row], output: str, now_ms: int) -> None:
-    """Prints rows in one of FORMATS, the instants of a table as seen from now. Units: ms."""
+def print_records(
+    columns: Sequence[str],
+    rows: Sequence[Row],
+    output: str,
+    now_ms: int,
+    numbers: Collection[str] = (),
+) -> None:
+    """Prints rows in one of FORMATS, the instants of a table as seen from now. Units: ms.
+
+    Input: `numbers`: columns that hold no instants, whatever their names are.
+    """
+    kinds = [(name, "" if name in numbers else name) for name in columns]
     if output == TABLE:
         print_rows(
             [heading(name) for name in columns],
-            [[humanize(name, row[name], now_ms) for name in columns] for row in rows],
+            [[humanize(kind, row[name], now_ms) for name, kind in kinds] for row in rows],
         )
         return
 
-    records = [{name: to_machine(name, row[name]) for name in columns} for row in rows]
+    records = [{name: to_machine(kind, row[name]) for name, kind in kinds} for row in rows]
 
     if output == JSON:
         print_json(records)
@@ -184,7 +194,7 @@ def print_rows(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Prints rows under their headings; None as an empty cell."""
     texts = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
 
-    if sys.stdout.isatty():
+    if sys.stdout is not None and sys.stdout.isatty():  # None: the caller has closed it
         from rich import box
         from rich.console import Console
         from rich.table import Column, Table

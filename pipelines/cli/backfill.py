@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Final
 
 import click
 
@@ -10,6 +11,8 @@ from pipelines.amounts import parse_instant
 from pipelines.cli.options import conf_option, output_option, refuse_if, settings_of
 from pipelines.cli.replay import print_rebuilt, register_with_spark_submit
 from pipelines.output import instant, now_ms
+
+_SHOWN_CHARACTERS_MAX: Final = 80
 
 
 def _instant(_: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
@@ -38,9 +41,10 @@ def _offsets(
             for topic, offsets in topics.items()
             for partition, offset in offsets.items()
         }
-    except (ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError, OverflowError, RecursionError) as error:
+        shown = text if len(text) <= _SHOWN_CHARACTERS_MAX else f"{text[:_SHOWN_CHARACTERS_MAX]}..."
         raise click.BadParameter(
-            f'{text!r}: offsets as {{"TOPIC": {{"0": 17}}}} are allowed', param=parameter
+            f'{shown!r}: offsets as {{"TOPIC": {{"0": 17}}}} are allowed', param=parameter
         ) from error
 
 

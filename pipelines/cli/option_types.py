@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -28,11 +28,15 @@ class Duration(click.ParamType[int]):
             self.fail(f"{value!r}: {error}")
 
 
-class Seconds(click.FloatRange):
-    """A span of time in seconds, 0 or more, that has an end."""
+# A year: no wait is longer, and `time.sleep` takes it.
+_SECONDS_MAX: Final = 366 * 86_400
 
-    def __init__(self) -> None:
-        super().__init__(min=0)
+
+class Seconds(click.FloatRange):
+    """A span of time in seconds, 0 or `minimum` or more, that has an end."""
+
+    def __init__(self, minimum: float = 0) -> None:
+        super().__init__(min=minimum, max=_SECONDS_MAX)
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
         """Returns seconds."""

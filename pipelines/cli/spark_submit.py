@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from pipelines.cli.options import conf_of, refuse_if
+from pipelines.errors import OperatorError
 from pipelines.jvm.cluster import cluster_conf, environment_conf, write_environment
 from pipelines.jvm.jars import class_path
 from pipelines.jvm.java import java_home
@@ -24,15 +25,22 @@ _PACKAGES = ("pipelines", "storage", "checker")
 
 
 def write_zip(path: Path) -> Path:
-    """Writes our packages into one zip for --py-files (executors fail with a wheel)."""
+    """Writes our packages into one zip for --py-files (executors fail with a wheel).
+
+    Errors: OperatorError for a place where no file can be made.
+    """
     import txlake
 
     roots = [Path(__file__).parents[2] / name for name in _PACKAGES]
     roots.append(Path(txlake.__file__).parent)
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        opened = zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED)
+    except OSError as error:
+        raise OperatorError(f"{path} cannot be written ({error.strerror})") from error
 
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+    with opened as archive:
         for root in roots:
             for file in sorted(root.rglob("*")):
                 if file.is_file() and "__pycache__" not in file.parts:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pipelines.cli.option_types import Seconds
 from pipelines.cli.options import lake_options, open_lake, rows_option, settings_of
 from pipelines.output import JSON, TABLE, now_ms, print_json, print_records
 
@@ -58,7 +59,7 @@ def status(lake_path: str | None, conf: str | None, output: str, is_check: bool)
 @lake_options
 @click.option(
     "--every-s",
-    type=click.FloatRange(0.2),
+    type=Seconds(0.2),
     default=2.0,
     show_default=True,
     help="Between two looks.",

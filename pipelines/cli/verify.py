@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from storage.verify.run import Finding, Report
 
 VIOLATED = 3  # the exit code
+_MEMORY_MB_MAX: Final = 1_000_000_000  # more than any machine has, and DuckDB takes it
 
 
 def _epochs(_: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, int]:
@@ -53,7 +54,7 @@ epochs_option = click.option(
 @epochs_option
 @click.option(
     "--memory-mb",
-    type=click.IntRange(10),
+    type=click.IntRange(10, _MEMORY_MB_MAX),
     help="How much memory it can take.  [default: a quarter of the machine's]",
 )
 @click.option(

@@ -30,7 +30,7 @@ def is_loopback(host: str) -> bool:
     """
     try:
         addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise OperatorError(f"--host {host}: there is no such address ({error})") from error
     return all(ipaddress.ip_address(address[0]).is_loopback for *_, address in addresses)
 

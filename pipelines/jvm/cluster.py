@@ -96,7 +96,7 @@ def write_environment(path: Path) -> Path:
 
     Its nodes need the same platform and the same minor version of Python as this machine.
     Input: a file whose name ends as Spark expects (ARCHIVE_SUFFIXES); a `.tar` is not compressed.
-    Errors: OperatorError for another name.
+    Errors: OperatorError for another name, or a place where no file can be made.
     """
     if not path.name.endswith(ARCHIVE_SUFFIXES):
         raise OperatorError(
@@ -104,8 +104,13 @@ def write_environment(path: Path) -> Path:
             f"{', '.join(ARCHIVE_SUFFIXES[:-1])} or {ARCHIVE_SUFFIXES[-1]}"
         )
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _open_archive(path) as archive:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        opened = _open_archive(path)
+    except OSError as error:
+        raise OperatorError(f"{path} cannot be written ({error.strerror})") from error
+
+    with opened as archive:
         for file, name in sorted(_files()):
             archive.add(file, name, recursive=False)
     return path

@@ -31,6 +31,7 @@ from pipelines.jvm.jars import (
     missing_jars,
     packaged_toml,
     sha256_of,
+    unusable_cache,
 )
 from pipelines.jvm.network import network_options
 
@@ -127,7 +128,10 @@ def wanted_coordinates(jar_set: str) -> list[str]:
 
 @contextmanager
 def _work_folder() -> Iterator[Path]:
-    cache_folder().mkdir(parents=True, exist_ok=True)
+    try:
+        cache_folder().mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unusable_cache(error) from error
     with tempfile.TemporaryDirectory(prefix="ivy-", dir=cache_folder()) as name:
         yield Path(name)
 

@@ -151,11 +151,21 @@ def check(jar: Jar, jar_set: str) -> None:
         raise JarError(
             f"jar {jar.file_name} is missing from {cache_folder()}: run `{fetch_command(jar_set)}`"
         ) from None
+    except OSError as error:
+        raise unusable_cache(error) from error
     if size_bytes != jar.size_bytes:
         raise JarError(
             f"jar {jar.path} is broken: {size_bytes} bytes, expected {jar.size_bytes}; "
             f"run `{fetch_command(jar_set)}`"
         )
+
+
+def unusable_cache(error: OSError) -> JarError:
+    """Returns the error of a cache that cannot be read or written."""
+    return JarError(
+        f"the cache {cache_folder()} cannot be used ({error.strerror}): name a folder in "
+        "TXLAKE_CACHE"
+    )
 
 
 def missing_jars(jars: Iterable[Jar]) -> list[Jar]:

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipelines.jvm.clone import java_remedy
-from pipelines.jvm.jars import cache_folder
+from pipelines.jvm.jars import cache_folder, unusable_cache
 
 VERSIONS = (17, 21)  # both Spark 4.2 and Kafka 4.1 run on these
 # Spark asks every Java for this module. A runtime that was cut down to a wheel lacks it. Spark
@@ -127,7 +127,10 @@ def _shim_home(home: Path) -> Path:
     shim = cache_folder() / "java" / name / "bin" / "java"
 
     if not shim.is_file():
-        shim.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            shim.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise JavaError(str(unusable_cache(error))) from error
 
         # Written aside and renamed: another process can look for it at this moment.
         handle, fresh = tempfile.mkstemp(dir=shim.parent)

@@ -36,6 +36,8 @@ _SECTIONS: Final[dict[str, Any]] = {
 
 # [topics] has these keys; a section of another name is about a topic.
 _TOPIC_KEYS: Final = frozenset(item.name for item in fields(TopicSettings))
+# Python cannot write one of some thousand digits as text.
+_BITS_MAX: Final = 256
 _LIBRARY_OPTIONS = ("client", "store")  # of [kafka], of [lake]
 
 
@@ -50,11 +52,30 @@ def load(path: str | Path) -> Settings:
 def read_values(path: str | Path) -> dict[str, Any]:
     """Returns the values of a file, unchecked. Errors: SettingsError."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))  # some editors put a BOM
+        values = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))  # some editors put a BOM
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
         raise SettingsError(f"{path}: not TOML: {error}") from error
+
+    for place, number in _whole_numbers(values, ""):
+        if number.bit_length() > _BITS_MAX:
+            raise SettingsError(f"{path}: {place} is a whole number of more than {_BITS_MAX} bits")
+    return values
+
+
+def _whole_numbers(value: Any, place: str) -> Iterator[tuple[str, int]]:
+    """Yields the whole numbers in a value, each with its place as `[kafka] queues`."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            is_section = isinstance(inner, dict)
+            inner_place = f"{place.removesuffix(']')}.{name}]" if place else f"[{name}]"
+            yield from _whole_numbers(inner, inner_place if is_section else f"{place} {name}")
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _whole_numbers(inner, place)
+    elif isinstance(value, int):
+        yield place.strip(), value
 
 
 def warn_of_open_secrets(path: str | Path) -> None:

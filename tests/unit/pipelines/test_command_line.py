@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -15,6 +16,7 @@ from click.testing import CliRunner
 
 from pipelines.cli.import_blocker import WITH_SPARK
 from pipelines.cli.main import main
+from pipelines.jvm import java
 from pipelines.local_broker.broker import Broker
 from pipelines.local_server.server import ServerError
 from tests.support.notebook_lake import shop_rows, write_lake
@@ -266,12 +268,78 @@ def test_ctrl_c_ends_a_command_with_its_own_exit_code_and_no_traceback(body: str
             "--submit-options ': No closing quotation",
         ),
         (["consumer", "reset", "g", "--topic", "t", "--to", "0001-01-01T00:00+14:00"], "0001-01"),
+        (["top", "--lake", "x", "--every-s", "nan"], "'nan': a number of seconds"),
+        (["top", "--lake", "x", "--every-s", "inf"], "inf is not in the range 0.2<=x<=31622400"),
+        (["top", "--lake", "x", "--every-s", "1e300"], "is not in the range 0.2<=x<=31622400"),
+        (["top", "--lake", "x", "--every-s", "0.1"], "is not in the range 0.2<=x<=31622400"),
+        (["backfill", "--conf", "x", "--from-offsets", '{"X":{"0":1e999}}'], "offsets as"),
+        (["backfill", "--conf", "x", "--from-offsets", "[" * 50_000], "[...': offsets as"),
+        (["verify", "--lake", "x", "--memory-mb", "9" * 23], "is not in the range 10<=x<=1000"),
     ],
 )  # fmt: skip
 def test_wrong_arguments_are_wrong_usage(words: list[str], sentence: str) -> None:
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 2, (result.output, result.exception)
     assert sentence in result.output
+
+
+def test_a_file_in_the_place_of_a_folder_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".cache").touch()
+    monkeypatch.chdir(tmp_path)
+    for words, sentence in (
+        (
+            ["spark-submit", "--print", "--conf", str(LOCAL)],
+            "/.cache/txlake.zip cannot be written (",
+        ),
+        (["environment", "/etc/passwd/x.tar"], "/etc/passwd/x.tar cannot be written ("),
+        (["console", "--lake", "x", "--host", "a..b"], "--host a..b: there is no such address"),
+    ):
+        output = said(*words, code=1)
+        assert sentence in output
+        assert output.startswith("Error: ")
+
+
+def test_a_cache_that_is_a_file_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TXLAKE_CACHE", str(tmp_path / "file"))
+    java.java_home.cache_clear()
+    try:
+        for words in (("jars", "verify"), ("jars", "fetch", "spark"), ("jars", "path", "spark")):
+            output = said(*words, code=1)
+            assert output.startswith(f"Error: the cache {tmp_path}/file cannot be used (")
+        assert "cannot be used" in said("doctor", code=1)
+    finally:
+        java.java_home.cache_clear()
+
+
+def test_a_list_of_a_caller_that_has_closed_stdout_goes_nowhere(lake: str) -> None:
+    program = f"""
+import sys
+from pipelines.cli.main import main
+sys.stdout = None  # as Python does where descriptor 1 is closed
+main(['sql', 'SELECT 1 AS x', '--lake', {lake!r}], prog_name='txlake')
+"""
+    done = run(program)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_number_in_a_column_that_is_called_as_an_instant_stays_one(lake: str) -> None:
+    query = (
+        "SELECT 7 AS since, 9223372036854775807 AS x_at, TIMESTAMPTZ '2026-01-31 00:00:00Z' AS y_at"
+    )
+    (row,) = json.loads(said("sql", query, "--lake", lake, "-o", "json"))
+    assert row == {
+        "since": 7,
+        "x_at": 9223372036854775807,
+        "y_at": "2026-01-31T00:00:00.000Z",
+    }
+    table = said("sql", query, "--lake", lake).splitlines()[1].split()
+    assert table[:2] == ["7", "9223372036854775807"]
+    assert table[-1] == "ago" or table[2] == "in"
 
 
 def test_a_span_before_all_years_is_from_the_first_instant_on(lake: str) -> None:

@@ -57,6 +57,12 @@ WRONG: list[tuple[str, tuple[str, ...]]] = [
     ("[lake", ("job.toml: not TOML",)),
     ("x = " + "[" * 100_000, ("job.toml: not TOML",)),
     (kafka(f"queues = {'9' * 5_000}"), ("job.toml: not TOML",)),
+    (kafka(f"queues = 0x{'f' * 5_000}"), ("[kafka] queues is a whole number of more than",)),
+    (section("metrics", f"port = [0x{'f' * 5_000}]"), ("[metrics] port is a whole number of",)),
+    (
+        section("publish.a.client", f'"linger.ms" = 0x{"f" * 5_000}'),
+        ("[publish.a.client] linger.ms is a whole number of more",),
+    ),
     (kafka("queues = 4\nqueues = 5"), ("job.toml: not TOML",)),
     ("", ("[lake] path is missing",)),
     (LAKE, ("[kafka] bootstrap_servers is missing",)),
