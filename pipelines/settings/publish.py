@@ -11,6 +11,7 @@ from pipelines.amounts import parse_instant
 from pipelines.settings.allowed import are_servers, one_of, whole
 from pipelines.settings.errors import SettingsError, section_of
 from pipelines.settings.library_options import CLIENT, library_options
+from pipelines.settings.nearest import did_you_mean
 from txlake.protocol import TOPIC_PATTERN, matches
 
 EARLIEST: Final = "earliest"
@@ -146,7 +147,10 @@ def _publisher(
     for key, value in values.items():
         if key not in items:
             allowed = ", ".join(sorted([*items, "client"]))
-            raise SettingsError(f"{section} {key} is unknown; the keys are {allowed}")
+            raise SettingsError(
+                f"{section} {key} is unknown; the keys are {allowed}"
+                f"{did_you_mean(key, [*items, 'client'])}"
+            )
         if not items[key].metadata["is_allowed"](value):
             raise SettingsError(
                 f"{section} {key} = {value!r}: {items[key].metadata['allowed']} is allowed"

@@ -7,7 +7,9 @@ from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
+from pipelines.settings.bodies import BodySettings
 from pipelines.settings.library_options import CLIENT, SPARK, STORE, Library, flatten, redacted
+from pipelines.settings.publish import PublisherSettings
 from pipelines.settings.reading import load, read_values
 from pipelines.settings.values import Settings
 
@@ -32,11 +34,13 @@ def redacted_settings(path: str | Path) -> list[dict[str, Any]]:
     sections = asdict(load(path))
     file = read_values(path)
     libraries: dict[str, Library | None] = {"spark": SPARK}
+    kinds = get_type_hints(Settings)
 
     sections["spark"] = dict(flatten(file.get("spark", {})))
     for name, publisher in sections.pop("publish").items():
         del publisher["name"]
         sections[f"publish.{name}"] = publisher
+        kinds[f"publish.{name}"] = PublisherSettings
         section = f"publish.{name}.client"
         sections[section] = file["publish"][name].get("client", {})
         libraries[section] = CLIENT
@@ -45,13 +49,20 @@ def redacted_settings(path: str | Path) -> list[dict[str, Any]]:
     for topic, body in sections.pop("bodies").items():
         del body["place"]
         sections[f"topics.{topic}"] = body
+        kinds[f"topics.{topic}"] = BodySettings
 
     for (section, key), library in _LIBRARIES.items():
         sections[section].pop(key)
         sections[f"{section}.{key}"] = file.get(section, {}).get(key, {})
         libraries[f"{section}.{key}"] = library
 
-    defaults = list(_defaults())
+    defaults = list(_defaults(kinds))
+    # Of a publisher without a Kafka of its own it is the job's.
+    defaults += [
+        (section, "bootstrap_servers", sections["kafka"]["bootstrap_servers"])
+        for section, kind in kinds.items()
+        if kind is PublisherSettings
+    ]
     return [
         {
             "section": section,
@@ -64,9 +75,12 @@ def redacted_settings(path: str | Path) -> list[dict[str, Any]]:
     ]
 
 
-def _defaults() -> Iterator[tuple[str, str, Any]]:
-    """Yields section, key and value of each setting that has a default."""
-    for section, kind in get_type_hints(Settings).items():
+def _defaults(kinds: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Yields section, key and value of each setting that has a default.
+
+    Input: what each section is read as.
+    """
+    for section, kind in kinds.items():
         if not is_dataclass(kind):
             continue
         for item in fields(kind):

@@ -401,6 +401,36 @@ def test_settings_are_shown_without_their_secrets(
         assert "hunter2" not in said("config", "show", "--conf", str(path), "-o", output)
 
 
+def test_of_a_publisher_and_a_topic_what_has_its_default_is_not_changed(tmp_path: Path) -> None:
+    (tmp_path / "orders.json").write_text('{"properties": {"a": {}}}')
+    conf = tmp_path / "job.toml"
+    conf.write_text(
+        '[lake]\npath = "lake"\n[kafka]\nbootstrap_servers = "127.0.0.1:1"\n'
+        '[publish.a]\n[publish.b]\nkey = "none"\nbootstrap_servers = "127.0.0.1:2"\n'
+        '[topics.orders]\nbody = "json"\nschema = "orders.json"\n'
+    )
+    rows = json.loads(said("config", "show", "--changed", "--conf", str(conf), "-o", "json"))
+    changed = {(row["section"], row["key"]) for row in rows}
+    assert changed == {
+        ("lake", "path"),
+        ("kafka", "bootstrap_servers"),
+        ("publish.b", "key"),
+        ("publish.b", "bootstrap_servers"),
+        ("topics.orders", "body"),
+        ("topics.orders", "schema"),
+    }
+
+
+def test_an_unknown_key_of_a_publisher_has_its_nearest(tmp_path: Path) -> None:
+    conf = tmp_path / "job.toml"
+    conf.write_text(
+        '[lake]\npath = "lake"\n[kafka]\nbootstrap_servers = "127.0.0.1:1"\n'
+        '[publish.a]\ndestinaton = "x-{topic}"\n'
+    )
+    text = said("config", "show", "--conf", str(conf), code=1)
+    assert text.endswith("; did you mean destination?\n")
+
+
 def test_a_default_that_a_file_names_is_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
     path.write_text(
