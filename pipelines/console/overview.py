@@ -70,7 +70,7 @@ def overview(request: Request) -> Response:
     lake = lake_of(request)
     facts = site.load_facts(lake)
     history = read_history(lake, facts.lake.now_ms, _SPANS[since], facts.lake.pending)
-    found = problems(facts)
+    present = problems(facts)
     dead_since = _dead_since(lake, facts)
 
     return page(
@@ -80,7 +80,7 @@ def overview(request: Request) -> Response:
         headline=report.headline(facts),
         problems=[
             (problem, page_of(problem.name), dead_since.get(problem.name, problem.since_at))
-            for problem in found
+            for problem in present
         ],
         unknown=unknown_problems(facts),
         why_unknown=report.why_unknown(facts),

@@ -364,9 +364,9 @@ RULES: Final = (
 def problems(facts: Facts) -> list[Problem]:
     """Returns the present problems, in the order of RULES."""
     return [
-        Problem(rule.name, found.words, rule.command, found.since_at)
+        Problem(rule.name, finding.words, rule.command, finding.since_at)
         for rule in RULES
-        for found in rule.find(facts)
+        for finding in rule.find(facts)
     ]
 
 

@@ -96,9 +96,9 @@ class CommittedEpochs:
                 rows = self._files.dataset(paths[begin:end]).to_table(
                     ["epoch", "written_at"], filter=where
                 )
-                found = [] if first is None else [first]
-                found += rows.sort_by("epoch").slice(0, 1).to_pylist()
-                first = min(found, key=itemgetter("epoch"), default=None)
+                firsts = [] if first is None else [first]
+                firsts += rows.sort_by("epoch").slice(0, 1).to_pylist()
+                first = min(firsts, key=itemgetter("epoch"), default=None)
                 begin = end
 
             return None if first is None else first["written_at"]
