@@ -196,9 +196,25 @@ spans AS (
     AND r.arm = a.arm + 1
 ),
 margins AS (
-  SELECT k.queue_id, k.epoch, k.known_ms - p.half_retention_ms AS expired_ms,
-    k.known_ms - p.check_interval_ms AS asked_ms, p.check_max
+  SELECT k.queue_id, k.epoch, k.known_ms, k.known_ms - p.half_retention_ms AS expired_ms,
+    p.check_interval_ms, p.check_max, p.rule_version
   FROM known k JOIN plans p ON k.epoch = p.epoch WHERE k.what = 'op'
+),
+checked AS (
+  SELECT s.queue_id, s.unit_offset, s.arm, s.until_epoch, max(a.epoch) AS epoch,
+    max(a.sent_ms) AS sent_ms, count(*) FILTER (a.acknowledged) AS times,
+    greatest(0, least(arg_max(a.unacknowledged, a.epoch) - 1, 32)) AS doublings
+  FROM spans s JOIN attempts a ON s.queue_id = a.queue_id AND s.unit_offset = a.unit_offset
+    AND s.arm = a.arm_then
+  GROUP BY ALL
+),
+pauses AS (
+  SELECT queue_id, epoch, check_max, doublings, known_ms - CASE WHEN rule_version < 3
+      THEN check_interval_ms
+    ELSE least(check_interval_ms * pow(2, doublings),
+      greatest(check_interval_ms, 3600000))::BIGINT
+    END AS asked_ms
+  FROM (SELECT *, unnest((SELECT list(DISTINCT doublings) FROM checked)) AS doublings FROM margins)
 ),
 expired AS (
   SELECT queue_id, reach, min(epoch) AS epoch FROM
@@ -206,16 +222,10 @@ expired AS (
   GROUP BY queue_id, reach
 ),
 paused AS (
-  SELECT queue_id, reach, min(epoch) AS epoch FROM
-    (SELECT *, max(asked_ms) OVER (PARTITION BY queue_id ORDER BY epoch) AS reach FROM margins)
-  GROUP BY queue_id, reach
-),
-checked AS (
-  SELECT s.queue_id, s.unit_offset, s.arm, s.until_epoch, max(a.epoch) AS epoch,
-    max(a.sent_ms) AS sent_ms, count(*) FILTER (a.acknowledged) AS times
-  FROM spans s JOIN attempts a ON s.queue_id = a.queue_id AND s.unit_offset = a.unit_offset
-    AND s.arm = a.arm_then
-  GROUP BY ALL
+  SELECT queue_id, doublings, reach, min(epoch) AS epoch FROM
+    (SELECT *, max(asked_ms) OVER (PARTITION BY queue_id, doublings ORDER BY epoch) AS reach
+      FROM pauses)
+  GROUP BY queue_id, doublings, reach
 ),
 too_old AS (
   SELECT s.*, greatest(s.epoch, e.epoch) AS due_epoch
@@ -223,7 +233,8 @@ too_old AS (
 ),
 all_checked AS (
   SELECT s.*, greatest(s.epoch + 1, e.epoch) AS due_epoch
-  FROM checked s ASOF JOIN paused e ON s.queue_id = e.queue_id AND s.sent_ms <= e.reach
+  FROM checked s ASOF JOIN paused e ON s.queue_id = e.queue_id
+    AND s.doublings = e.doublings AND s.sent_ms <= e.reach
 )
 SELECT s.epoch, s.queue_id, s.unit_offset AS queue_offset, s.arm,
   CASE
@@ -238,7 +249,8 @@ LEFT JOIN too_old o ON s.queue_id = o.queue_id AND s.unit_offset = o.unit_offset
 LEFT JOIN margins m ON o.queue_id = m.queue_id AND o.due_epoch = m.epoch
 LEFT JOIN all_checked q ON s.queue_id = q.queue_id AND s.unit_offset = q.unit_offset
   AND s.arm = q.arm
-LEFT JOIN margins n ON q.queue_id = n.queue_id AND q.due_epoch = n.epoch
+LEFT JOIN pauses n ON q.queue_id = n.queue_id AND q.due_epoch = n.epoch
+  AND q.doublings = n.doublings
 """,
     ),
     Invariant(

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -19,6 +20,7 @@ from storage.lake.lake import Lake
 from storage.verify import run, state
 from storage.verify.invariant import NAMED_MAX
 from storage.verify.run import INVARIANTS, RECORDED, Report, verify
+from tests.support.damage import WholeJob
 from tests.support.decided_rows import decided_rows
 from tests.support.histories import random_world
 from tests.support.lake_rows import LakeRows
@@ -241,6 +243,29 @@ def test_c_may_be_when_kafka_was_asked_before_the_batch_was_cut(
     plan["known_at"] = [(0, plan["asked_at"]), *plan["known_at"][1:]]
     lake = asked.write_changed(tmp_path / "lake", base, rows)
     assert violated(verify(lake)) == {}
+
+
+def test_a_half_waits_as_long_as_attempts_that_nobody_acknowledged_back_off(
+    tmp_path: Path,
+) -> None:
+    job = WholeJob(tmp_path / "lake", check_max=15)
+    interval_ms = job.parameters.check_interval_ms
+    half = job.half()
+    job.run()
+    job.run(job.parameters.transaction_timeout_ms + 1)
+    for _ in range(2):
+        job.run(interval_ms, acknowledged=False)
+
+    # The next step comes twice as long after the attempt, also if it is a discard now.
+    job.parameters = replace(job.parameters, check_max=1)
+    job.run(interval_ms)
+    assert job.lake.read("outcomes").num_rows == 0
+    assert violated(verify(job.lake)) == {}
+
+    job.run(interval_ms)
+    (outcome,) = job.lake.read("outcomes").to_pylist()
+    assert (outcome["queue_offset"], outcome["cause"]) == (half, "check_max")
+    assert violated(verify(job.lake)) == {}
 
 
 def test_only_the_asked_epochs_are_looked_at(rows: LakeRows, base: Path, tmp_path: Path) -> None:
