@@ -73,7 +73,8 @@ FROM paired
     # The newest instant at which Kafka reported an end of a queue that was landed; it never
     # decreases. A report of a later epoch counts as one at this epoch's `epoch_at`: the end was
     # landed by then. What Kafka reported in epochs below the floor is deleted: it was at or before
-    # `epoch_at` of the floor's epoch.
+    # `epoch_at` of the floor's epoch. While the half topic lacks an op queue's partition, all its
+    # halves are known; when it gets the partition, that stays so up to the epoch before.
     Invariant(
         "c_is_known",
         "known_at and halves_known_at are never after the newest instant at which Kafka named an "
@@ -93,14 +94,20 @@ newest AS (
   FROM (FROM ranges WHERE kind IN ('half', 'op')) r
   ASOF LEFT JOIN ends e ON r.kind = e.kind AND r.queue_id = e.queue_id
     AND r.to_offset >= e.end_offset
+),
+came AS (
+  SELECT 'half' AS what, f.queue_id, f.epoch, p.at_ms AS before_ms
+  FROM (SELECT queue_id, min(epoch) AS epoch FROM ranges WHERE kind = 'half' GROUP BY queue_id) f
+  JOIN plans p ON p.epoch = f.epoch - 1
 )
 SELECT k.epoch, k.what, k.queue_id,
-  CASE WHEN k.known_ms > greatest((SELECT at_ms FROM plans WHERE epoch = base()),
+  CASE WHEN k.known_ms > greatest((SELECT at_ms FROM plans WHERE epoch = base()), c.before_ms,
       coalesce(n.ms, CASE WHEN n.epoch IS NULL THEN p.at_ms END, -1))
     THEN 'ahead of what was landed' END AS problem
 FROM known k
 JOIN plans p ON k.epoch = p.epoch
 LEFT JOIN newest n ON k.epoch = n.epoch AND k.what = n.kind AND k.queue_id = n.queue_id
+LEFT JOIN came c ON k.what = c.what AND k.queue_id = c.queue_id AND k.epoch >= c.epoch
 """,
     ),
     Invariant(

@@ -16,6 +16,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from storage.errors import NewerLakeError, NotALakeError
+from storage.lake.epochs import Plan, Range
 from storage.lake.lake import Lake
 from storage.verify import run, state
 from storage.verify.invariant import NAMED_MAX
@@ -23,6 +24,7 @@ from storage.verify.run import INVARIANTS, RECORDED, Report, verify
 from tests.support.damage import WholeJob
 from tests.support.decided_rows import decided_rows
 from tests.support.histories import random_world
+from tests.support.in_memory_job import QUEUES, TOPICS, InMemoryJob
 from tests.support.lake_rows import LakeRows
 from tests.support.mutation import LAST, Mutation, all_mutations, range_of, set_range
 from tests.support.sound_lake import sound_rows
@@ -243,6 +245,43 @@ def test_c_may_be_when_kafka_was_asked_before_the_batch_was_cut(
     plan["known_at"] = [(0, plan["asked_at"]), *plan["known_at"][1:]]
     lake = asked.write_changed(tmp_path / "lake", base, rows)
     assert violated(verify(lake)) == {}
+
+
+class WideningJob(InMemoryJob):
+    """A job whose half topic lacks a partition of the op topic up to an epoch.
+
+    `late_ms`: `halves_known_at` of that queue is so long after the last epoch without it.
+    """
+
+    queue, last, late_ms = QUEUES["op"], 2, 0
+
+    def _plan(self, known: bool, ops_ahead: int) -> Plan:
+        plan = super()._plan(known, ops_ahead)
+        ranges = [*plan.ranges, Range(TOPICS["op"], self.queue, 0, 0, 0)]
+        if self.epoch <= self.last:
+            self.known_ms = plan.epoch_at
+        else:  # halves came behind the cut of this micro-batch
+            ranges.append(Range(TOPICS["half"], self.queue, 0, 0, 5))
+        return replace(
+            plan,
+            ranges=tuple(ranges),
+            known_at={**plan.known_at, self.queue: plan.epoch_at},
+            halves_known_at={
+                **plan.halves_known_at,
+                self.queue: self.known_ms + (self.late_ms if self.epoch > self.last else 0),
+            },
+        )
+
+
+@pytest.mark.parametrize(("late_ms", "expected"), [(0, []), (1, ["c_is_known"])])
+def test_halves_are_known_until_the_half_topic_gets_a_partition_of_the_op_topic(
+    tmp_path: Path, late_ms: int, expected: list[str]
+) -> None:
+    job = WideningJob(tmp_path / "lake")
+    job.late_ms = late_ms
+    for _ in range(job.last + 1):
+        job.run()
+    assert list(violated(verify(job.lake))) == expected
 
 
 def test_a_half_waits_as_long_as_attempts_that_nobody_acknowledged_back_off(
