@@ -57,8 +57,9 @@ class ScratchLake(BufferedLake):
         before = before if where is None else before & where
         names = list(columns) if columns else None
 
-        with self._source.lake.translating_read_errors(table):
-            earlier = self._source.dataset(table).to_table(columns=names, filter=before)
+        earlier = self._source.retrying(
+            table, lambda: self._source.dataset(table).to_table(columns=names, filter=before)
+        )
         return pa.concat_tables([earlier, super().read(table, columns, where).cast(earlier.schema)])
 
     def read_named(
@@ -68,10 +69,10 @@ class ScratchLake(BufferedLake):
         if table in _INPUT or self._first_epoch == 1:
             return super().read_named(table, keys, columns, before_epoch)
 
-        with self._source.lake.translating_read_errors(table):
-            earlier = read_named(
-                self._source, table, keys, columns, min(before_epoch, self._first_epoch)
-            )
+        until = min(before_epoch, self._first_epoch)
+        earlier = self._source.retrying(
+            table, lambda: read_named(self._source, table, keys, columns, until)
+        )
         decided = super().read_named(table, keys, columns, before_epoch)
         return pa.concat_tables([earlier, decided.cast(earlier.schema)])
 

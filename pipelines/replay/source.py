@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from storage.errors import BrokenLakeError, MissingTableError
 from storage.lake.history import Recorded, read_plans, recorded_epochs
 from storage.lake.lake import Lake
 from storage.lake.progress import NO_PROGRESS, Progress, read_progress
@@ -21,11 +22,14 @@ from storage.wire.record_kinds import ADMIN, HALF, KINDS, SCHEDULE
 
 # The size of a chunk, which is decided, and then written or compared, at once.
 CHUNK_RECORDS = 200_000
-_DATASET_S = 300.0  # how long a table is read as it was; less than replaced files stay
+# How long a table is read as it was: replaced files stay for [maintenance] file_retention_ms, which
+# is a minute or more.
+_DATASET_S = 30.0
 _EPOCH_RECORDS = 100  # as many an epoch counts for at least: its plan has 8 KB
 CHUNK_BYTES = 96 * 1024 * 1024
 ROW_ORDER = ("epoch", "queue_id", "queue_offset")
 HEAVY = ("body", "properties", "raw_headers", "raw_key")
+_Piece = TypeVar("_Piece")
 ProgressCallback = Callable[[int, int], None]  # records done, records in all
 
 
@@ -70,16 +74,33 @@ class Source:
         self._datasets: dict[str, tuple[float, ds.Dataset]] = {}  # and until when it is used
 
     def dataset(self, table: str) -> ds.Dataset:
-        """Returns a table as it is, or was some minutes ago.
+        """Returns a table as it is, or was half a minute ago.
 
         A replay can take longer than `[maintenance] file_retention_ms`: files that the job merges
-        meanwhile are deleted then.
+        meanwhile are deleted then. So can they be while a table is read: see `retrying`.
         """
         used_until, dataset = self._datasets.get(table, (0.0, None))
         if dataset is None or time.monotonic() > used_until:
             dataset = self.lake.dataset(table)
             self._datasets[table] = time.monotonic() + _DATASET_S, dataset
         return dataset
+
+    def retrying(self, table: str, read: Callable[[], _Piece]) -> _Piece:
+        """Returns what a function reads of a table, with read errors in one sentence.
+
+        If the job has deleted a file meanwhile, it is called again, on a log that is read anew.
+        """
+        try:
+            with self.lake.translating_read_errors(table):
+                return read()
+        except MissingTableError:
+            raise
+        except BrokenLakeError:
+            self._datasets.pop(table, None)
+            self.lake.reset(table)
+
+        with self.lake.translating_read_errors(table):
+            return read()
 
     def rows(
         self,
@@ -95,13 +116,13 @@ class Source:
         lake_schema = self.lake.schema(table)
         schema = pa.schema([lake_schema.field(name) for name in columns or lake_schema.names])
         where = (pc.field("epoch") >= bounds[0]) & (pc.field("epoch") <= bounds[1])
-        batches = []
-        size = 0
 
-        with self.lake.translating_read_errors(table):
+        def read() -> list[pa.RecordBatch]:
             dataset = self.dataset(table)
             # A lake of an earlier format lacks some.
             names = [name for name in schema.names if name in dataset.schema.names]
+            batches = []
+            size = 0
 
             for batch in dataset.to_batches(columns=names, filter=where):
                 size += batch.nbytes
@@ -109,7 +130,9 @@ class Source:
                     raise _TooManyBytesError
                 batch.validate(full=True)
                 batches.append(batch)
+            return batches
 
+        batches = self.retrying(table, read)
         batches.sort(key=_first_key)  # the log names the newest file first
         return to_rows(
             pa.Table.from_batches(batches, batches[0].schema if batches else schema), schema
@@ -182,9 +205,6 @@ class Source:
             landed[kind], duplicates[kind] = _by_epoch(rows)
 
         return Chunk(group, landed, self.rows("checks", bounds), duplicates)
-
-
-_Piece = TypeVar("_Piece")
 
 
 def read_ahead(pieces: Iterator[_Piece]) -> Iterator[_Piece]:

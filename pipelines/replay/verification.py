@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -140,8 +141,7 @@ class Comparison:
         for piece in pieces:
             keys.append(piece.select(["queue_id", "queue_offset"]))
             at_places = offset_filter(piece) & (pc.field("epoch") == epoch)
-            with self.source.lake.translating_read_errors(table):
-                candidates = self.source.dataset(table).to_table(filter=at_places)
+            candidates = self.source.retrying(table, partial(self._candidates, table, at_places))
 
             is_replayed = index_of(row_keys(candidates), row_keys(piece)) >= 0
             self.table(table, candidates.filter(pa.array(is_replayed)), piece)
@@ -152,6 +152,9 @@ class Comparison:
         for row in extra.to_pylist():
             name = f"queue_id={row['queue_id']} queue_offset={row['queue_offset']}"
             self.add(Difference(table, self._topics.get(table), epoch, name, compare.EXTRA))
+
+    def _candidates(self, table: str, at_places: pc.Expression) -> pa.Table:
+        return self.source.dataset(table).to_table(filter=at_places)
 
     def _recorded_rows(self, table: str, bounds: tuple[int, int]) -> pa.Table:
         try:

@@ -171,8 +171,15 @@ def test_messages_that_do_not_fit_into_memory_are_streamed_and_compared(
     }
 
 
+@pytest.mark.parametrize(
+    "used_s",
+    [
+        pytest.param(0.0, id="before a table is read"),
+        pytest.param(300.0, id="while a table is read"),
+    ],
+)
 def test_files_that_the_job_merges_and_deletes_meanwhile_are_not_missed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, used_s: float
 ) -> None:
     """As when a replay takes longer than file_retention_ms."""
     job = AgingJob(tmp_path / "lake")
@@ -190,7 +197,7 @@ def test_files_that_the_job_merges_and_deletes_meanwhile_are_not_missed(
             job.maintain()
 
     monkeypatch.setattr(source, "CHUNK_RECORDS", 600)
-    monkeypatch.setattr(source, "_DATASET_S", 0.0)
+    monkeypatch.setattr(source, "_DATASET_S", used_s)
     monkeypatch.setattr(ReplayedEpochs, "replay", replay_beside_the_job)
     found = verify(job.lake.path)
     assert found.is_equal
