@@ -79,7 +79,7 @@ class BulkOptions:
         from pipelines.operate.preview import all_of
 
         if target is not None:
-            writing.write(all_of(preview_targets([target]))[0])
+            writing.write(all_of(preview_targets([target])))
             return
 
         until = None if self.older_than is None else max(0, now_ms() - self.older_than)

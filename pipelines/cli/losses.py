@@ -51,8 +51,7 @@ def accept(writing: WriteOptions) -> None:
     if not lost:
         raise OperatorError(f"{_NONE}; nothing was written")
 
-    for loss in lost:
-        writing.command(ACCEPT_LOSS, str(loss))
+    writing.commands((ACCEPT_LOSS, str(loss)) for loss in lost)
 
 
 def _row(loss: LostTarget) -> dict[str, Any]:

@@ -138,12 +138,12 @@ def create(
         raise click.UsageError(f"{name!r} is no name of a topic: {TOPIC_PATTERN} is allowed")
 
     targets = _retention_targets(name, retention_ms, retention_bytes, writing)
-    writing.command(CREATE_TOPIC, str(TopicTarget(name, queues)))
+    commands = [(CREATE_TOPIC, str(TopicTarget(name, queues)))]
 
     # A dry run would try ALTER_TOPIC on a topic that does not exist yet.
     if not writing.dry_run:
-        for target in targets:
-            writing.command(ALTER_TOPIC, target)
+        commands += [(ALTER_TOPIC, target) for target in targets]
+    writing.commands(commands)
 
 
 @topic.command()
@@ -164,8 +164,7 @@ def alter(
         raise click.UsageError("name --retention, --retention-bytes, or both")
 
     require_topic(writing.lake, name)
-    for target in targets:
-        writing.command(ALTER_TOPIC, target)
+    writing.commands((ALTER_TOPIC, target) for target in targets)
 
 
 def _retention_targets(

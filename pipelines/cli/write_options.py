@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import getpass
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -84,14 +84,39 @@ class WriteOptions:
 
     def command(self, name: str, text: str | None) -> None:
         """Previews a command on its target, if it has one, and writes it."""
+        self.commands([(name, text)])
+
+    def commands(self, commands: Iterable[tuple[str, str | None]]) -> None:
+        """Previews and writes commands, each a name and a target, one after another.
+
+        As JSON a single record is an object, and several are one list, also if one is refused.
+        """
         from pipelines.operate.preview import all_of
 
-        target = None if text is None else self.target(name, text)
-        self.write(all_of(self.previews_of(name)([target]))[0])
+        def previews() -> Iterator[Preview]:
+            for name, text in commands:
+                target = None if text is None else self.target(name, text)
+                yield all_of(self.previews_of(name)([target]))[0]
 
-    def write(self, preview: Preview) -> None:
+        self.write(previews())
+
+    def write(self, previews: Iterable[Preview]) -> None:
+        """Writes records one after another, each with its result, or prints them.
+
+        Errors: OperatorError if a result was waited for and is a refusal, or did not come.
+        """
+        documents: list[dict[str, Any]] = []
+        try:
+            for preview in previews:
+                self._write(preview, documents)
+        finally:
+            if documents:
+                print_json(documents[0] if len(documents) == 1 else documents)
+
+    def _write(self, preview: Preview, documents: list[dict[str, Any]]) -> None:
         """Writes a record and waits for its result, or prints the record.
 
+        Input: `documents`: gets the record where the output is JSON.
         Errors: OperatorError if a result was waited for and is a refusal, or did not come.
         """
         from pipelines.explain.rule_texts import CONFLICTS, REFUSALS
@@ -101,7 +126,7 @@ class WriteOptions:
             offset = self.send(preview)
             result = self.result(preview, offset, time.monotonic() + self.wait_s)
 
-        self._print(preview, offset, result)
+        self._print(preview, offset, result, documents)
 
         if self.dry_run or self.wait_s <= 0:
             return
@@ -132,14 +157,20 @@ class WriteOptions:
             return None
         return records.wait_for_result(self.lake, preview.record, offset, deadline)
 
-    def _print(self, preview: Preview, offset: int | None, result: str | None) -> None:
+    def _print(
+        self,
+        preview: Preview,
+        offset: int | None,
+        result: str | None,
+        documents: list[dict[str, Any]],
+    ) -> None:
         record = preview.record
         topic = self.settings.kafka.topics()[record.kind]
         headers = record.headers_as_text()
         body = None if record.value is None else record.value.decode()
 
         if self.output == "json":
-            print_json(
+            documents.append(
                 {
                     "topic": topic,
                     "partition": record.partition,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import json
 from pathlib import Path
 
 import pytest
@@ -219,6 +220,23 @@ def test_a_topic_keeps_messages_as_long_as_it_is_told(
     text = wrote(conf, "topic", "create", "bills", "--queues", "1", "--retention", "forever")
     assert text.endswith("the job says: altered\n")
     assert "TARGET config:bills:retention.ms=-1;" in text
+
+
+def test_several_records_of_a_command_are_one_json_document(
+    job: InMemoryJob, conf: str, landing: list[Record]
+) -> None:
+    job.run()
+    kept = ("--retention", "30d", "--retention-bytes", "10GiB", "-o", "json")
+    created = json.loads(wrote(conf, "topic", "create", "orders", "--queues", "2", *kept))
+    assert [one["result"] for one in created] == ["created", "altered", "altered"]
+    altered = json.loads(wrote(conf, "topic", "alter", "orders", *kept))
+    assert [one["headers"]["TARGET"].partition("=")[0] for one in altered] == [
+        "config:orders:retention.ms",
+        "config:orders:retention.bytes",
+    ]
+
+    one = json.loads(wrote(conf, "topic", "alter", "orders", *kept[:2], "-o", "json"))
+    assert one["headers"]["TARGET"] == "config:orders:retention.ms=2592000000"
 
 
 def test_the_result_is_waited_for_and_printed(
