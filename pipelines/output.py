@@ -31,7 +31,7 @@ _UNSEEN = re.compile(
 )
 # A spreadsheet begins a formula with these; a quote before them makes it a text (OWASP).
 _FORMULA = ("=", "+", "-", "@")
-_LAST_MS: Final = 253_402_300_799_999  # the last that a datetime has
+LAST_MS: Final = 253_402_300_799_999  # the last that a datetime has
 _SPANS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 _SIZES: Final = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
@@ -67,7 +67,7 @@ def now_ms() -> int:
 
 def instant(ms: int) -> str:
     """Returns an instant as text, UTC, to the ms; the last of year 9999 for a later one."""
-    ms = min(ms, _LAST_MS)  # what is due in 10^15 ms, say
+    ms = min(ms, LAST_MS)  # what is due in 10^15 ms, say
     at = dt.datetime.fromtimestamp(ms // 1000, dt.timezone.utc)
     return f"{at:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
 

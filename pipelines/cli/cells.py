@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipelines.errors import OperatorError
-from pipelines.output import CSV, TABLE, Row, instant, is_instant
+from pipelines.output import CSV, LAST_MS, TABLE, Row, instant, is_instant
 
 # A table cuts a longer text; the other formats have it whole.
 _CHARACTERS_MAX: Final = 120
@@ -57,6 +57,9 @@ def _distinct_names(names: Sequence[str]) -> list[str]:
 def _instants(name: str, column: pa.ChunkedArray) -> list[Any]:
     """Returns timestamps in ms if the column's name is one of an instant, else as text."""
     values: list[int | None] = column.cast(_MS, safe=False).cast(pa.int64()).to_pylist()
+    if max((value for value in values if value is not None), default=0) > LAST_MS:
+        raise ValueError("it is after the year 9999")
+
     texts = [None if value is None else instant(value) for value in values]
     return values if is_instant(name) else texts
 

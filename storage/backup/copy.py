@@ -32,6 +32,7 @@ from storage.lake.progress import read_progress
 from storage.lake.store_error import store_error
 
 Meter = Callable[[int, int], None]
+Logs = dict[str, dict[str, bytes]]  # by table, the newest entry of each last
 _THREADS: Final = 8
 _CHUNK_BYTES: Final = 4 << 20
 _MARK: Final = "_backup"  # in a target that is not done: of which lake
@@ -72,8 +73,9 @@ def back_up(
     with changing(target):
         copy = _Copy(lake, target)
         copy.require_free()
+        pinned = copy.pin()  # a lake that cannot be read makes no folder
         with copy.locked():
-            return copy.run(progress)
+            return copy.run(*pinned, progress)
 
 
 class _Copy:
@@ -84,15 +86,18 @@ class _Copy:
         self._target = target
         self._files = target.filesystem("")
 
-    def run(self, progress: Meter) -> Backup:
-        """Copies the lake. Errors: as `back_up`."""
-        lake_id = self.require_free()  # now that nobody else writes there
+    def pin(self) -> tuple[PinnedLake, Logs]:
+        """Step 1. Returns the epoch with the version of each table, and the logs of the tables.
 
-        # 1. The epoch, and with it the version of each table. The logs are read at once: their
-        # entries go sooner than the data files that they name.
+        The logs are read at once: their entries go sooner than the data files that they name.
+        """
         with self._reading():
             pinned = pin(self._lake)
-            logs = {table.name: self._read_log(table) for table in pinned.tables}
+            return pinned, {table.name: self._read_log(table) for table in pinned.tables}
+
+    def run(self, pinned: PinnedLake, logs: Logs, progress: Meter) -> Backup:
+        """Copies the lake, as it is pinned. Errors: as `back_up`."""
+        lake_id = self.require_free()  # now that nobody else writes there
         files = list(_data_files(pinned))
 
         # 2. The data files. A log of an interrupted run can name others.
