@@ -23,7 +23,6 @@ from storage.wire.record_kinds import WireLimits
 # limits of decoding, the epochs from one row that names all to the next, and how long a record that
 # has ended still decides.
 _WIRE, _SNAPSHOT_EPOCHS, _RETENTION_MS = "wire", "snapshot_epochs", "retention_ms"
-# Offsets that an epoch passes because an operator has accepted that they are lost.
 
 
 @dataclass(frozen=True)

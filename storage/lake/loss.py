@@ -11,7 +11,8 @@ from typing import Any
 
 from storage.lake.epochs import Partition, Plan
 
-LOSSES = "losses"  # of the parameters of a plan
+# The parameter of a plan that names the losses which its epoch goes past.
+LOSSES = "losses"
 
 
 @dataclass(frozen=True)
