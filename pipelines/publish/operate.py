@@ -42,7 +42,7 @@ from pipelines.publish.progress import (
     topic_key,
     topic_record,
 )
-from pipelines.publish.topics import first_offsets, record_bytes_max, wanted_topics
+from pipelines.publish.topics import begin_of, first_offsets, record_bytes_max, wanted_topics
 from pipelines.publish.transactions import Transactions
 from pipelines.settings import PublisherSettings, Settings
 from pipelines.settings.publish import EARLIEST, LATEST
@@ -292,7 +292,7 @@ class Operator:
             return min(known[0].next_offset(queue_id), end)
 
         start = log.start_of(*self._owner, self._publisher.topics, self._epochs.epoch)
-        begin = EARLIEST if start.is_new(name, topic.epoch) else self._publisher.begin
+        begin = begin_of(self._publisher, start, name, topic)
         if begin == LATEST and end > 0:
             raise OperatorError(
                 f"{where} has no record of a publisher, and begin = 'latest' does not say where "

@@ -15,9 +15,8 @@ from pipelines.publish.committed import CommittedEpochs, CommittedRows, open_lak
 from pipelines.publish.destination import Destination
 from pipelines.publish.process import elected_process, group_of
 from pipelines.publish.progress import ProgressLog, Skip, Stop
-from pipelines.publish.topics import first_offsets, wanted_topics
+from pipelines.publish.topics import begin_of, first_offsets, wanted_topics
 from pipelines.settings import PublisherSettings, Settings
-from pipelines.settings.publish import EARLIEST
 from storage.rows import milliseconds
 from txlake._lake import Lake
 from txlake.errors import OffsetOutOfRangeError
@@ -225,7 +224,7 @@ def topic_lags(
             rows = CommittedRows(lake, name, topic)
             begins = rows.begins(ends)
             if progress is None:
-                begin = EARLIEST if start.is_new(name, topic.epoch) else publisher.begin
+                begin = begin_of(publisher, start, name, topic)
                 begins = first_offsets(begin, rows, ends)
 
             positions = {q: min(ends[q], max(begins[q], nexts[q])) for q in ends}

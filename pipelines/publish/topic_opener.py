@@ -19,6 +19,7 @@ from pipelines.publish.progress import NOTHING, ProgressLog, Start, TopicProgres
 from pipelines.publish.records import RecordMaker
 from pipelines.publish.topics import (
     PublishedTopic,
+    begin_of,
     first_offsets,
     record_bytes_max,
     require_nobody_else,
@@ -26,7 +27,6 @@ from pipelines.publish.topics import (
 )
 from pipelines.publish.transactions import Transactions
 from pipelines.settings import PublisherSettings, Settings
-from pipelines.settings.publish import EARLIEST
 from txlake import protocol as p
 from txlake._lake import Lake, Topic
 
@@ -224,7 +224,7 @@ class TopicOpener:
     ) -> TopicProgress:
         """Returns the progress of a topic that was never published: where it begins."""
         ends = {q: self._epochs.ends.get((name, q), 0) for q in range(topic.queue_count)}
-        begin = EARLIEST if start.is_new(name, topic.epoch) else self._publisher.begin
+        begin = begin_of(self._publisher, start, name, topic)
         first = first_offsets(begin, rows, ends)
 
         return TopicProgress(

@@ -13,6 +13,7 @@ from pipelines.publish.errors import PublishError
 from pipelines.publish.progress import (
     ProgressLog,
     Skip,
+    Start,
     TopicProgress,
     after_skips,
     before_skips,
@@ -80,6 +81,11 @@ def group_by_topic(offsets: Mapping[Queue, int]) -> dict[str, dict[int, int]]:
     for (name, queue_id), offset in offsets.items():
         by_topic.setdefault(name, {})[queue_id] = offset
     return by_topic
+
+
+def begin_of(publisher: PublisherSettings, start: Start, name: str, topic: Topic) -> str:
+    """Returns the setting `begin` as it counts for a topic: one that is new begins at its first."""
+    return EARLIEST if start.is_new(name, topic.epoch) else publisher.begin
 
 
 def first_offsets(begin: str, rows: CommittedRows, ends: Mapping[int, int]) -> dict[int, int]:
