@@ -9,6 +9,7 @@ from typing import Final
 from txlake.protocol import FOREVER, delay_levels_ms
 
 FOREVER_WORD: Final = "forever"
+_SIZE_MAX: Final = 10**18 - 1  # 18 digits, as a target of ALTER_TOPIC has
 _UNITS: Final = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
@@ -39,7 +40,11 @@ def parse_size(text: str) -> int:
     match = re.fullmatch(r"([1-9][0-9]{0,14})(|KiB|MiB|GiB|TiB)", text, re.ASCII)
     if match is None:
         raise ValueError(f"bytes, or a number with KiB, MiB, GiB or TiB, or {FOREVER_WORD}")
-    return int(match[1]) * _UNITS[match[2]]
+
+    size = int(match[1]) * _UNITS[match[2]]
+    if size > _SIZE_MAX:
+        raise ValueError(f"at most {_SIZE_MAX >> 40}TiB, or {FOREVER_WORD}")
+    return size
 
 
 def parse_instant(text: str) -> dt.datetime:

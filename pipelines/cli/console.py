@@ -9,6 +9,7 @@ from typing import Final
 
 import click
 
+from pipelines.cli.option_types import NamedPath
 from pipelines.cli.options import lake_options, location_from_options, open_intact_lake, settings_of
 
 TOKEN_VARIABLE: Final = "TXLAKE_CONSOLE_TOKEN"  # noqa: S105 - its name
@@ -34,7 +35,7 @@ _TOKEN_CHARACTERS: Final = 20
 )
 @click.option(
     "--token-file",
-    type=click.Path(dir_okay=False),
+    type=NamedPath(dir_okay=False),
     help=f"A file with the token.  [default: the variable {TOKEN_VARIABLE}]",
 )
 @click.option(

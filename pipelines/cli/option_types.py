@@ -28,6 +28,16 @@ class Duration(click.ParamType[int]):
             self.fail(f"{value!r}: {error}")
 
 
+class NamedPath(click.Path):
+    """A path that names something: an empty text would be the current folder."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Returns the path, as `click.Path` does."""
+        if not str(value):
+            self.fail("'' names no file and no folder", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 # A year: no wait is longer, and `time.sleep` takes it.
 _SECONDS_MAX: Final = 366 * 86_400
 

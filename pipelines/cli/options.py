@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
+from pipelines.cli.option_types import NamedPath
 from pipelines.output import FORMATS, TABLE, Row, now_ms, print_records
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def conf_of(text: str, *, others: tuple[str, ...] = ("lake_path",), **more: Any)
     Input: `others`: the other parameters of the command that name a lake; `more`: arguments of
     `click.option`.
     """
-    more.setdefault("type", click.Path(dir_okay=False))
+    more.setdefault("type", NamedPath(dir_okay=False))
     return click.option(
         "--conf",
         cls=_LakeOption,

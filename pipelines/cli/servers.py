@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from pipelines.cli.option_types import NamedPath
 from pipelines.jvm import ivy
 from pipelines.jvm.jars import is_fetched, locked
 from pipelines.jvm.java import java_binary
@@ -39,7 +40,7 @@ def _port_option(default: int) -> Callable[..., Any]:
 @_port_option(9092)
 @click.option(
     "--data-dir",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=NamedPath(file_okay=False, path_type=Path),
     default=Path(".cache/broker"),
     show_default=True,
     help="Where its data, settings and log are.",
@@ -59,7 +60,7 @@ def broker(port: int, data_dir: Path) -> None:
 @_port_option(9000)
 @click.option(
     "--data-dir",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=NamedPath(file_okay=False, path_type=Path),
     default=Path(".cache/store"),
     show_default=True,
     help="Where its objects, keys, settings and log are.",

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from pipelines.cli.option_types import NamedPath
 from pipelines.cli.options import conf_of, refuse_if
 from pipelines.errors import OperatorError
 from pipelines.jvm.cluster import cluster_conf, environment_conf, write_environment
@@ -88,12 +89,12 @@ def _parse_pairs(_context: click.Context, _option: click.Parameter, values: Sequ
 
 
 @click.command("spark-submit")
-@conf_of("The job's settings.", others=("command",), type=click.Path(exists=True, dir_okay=False))
+@conf_of("The job's settings.", others=("command",), type=NamedPath(exists=True, dir_okay=False))
 @click.option("--standby", is_flag=True, help="As of `txlake run`; with --conf.")
 @click.option("--master", default="local[2]", show_default=True)
 @click.option(
     "--environment",
-    type=click.Path(exists=True, dir_okay=False),
+    type=NamedPath(exists=True, dir_okay=False),
     help="An archive of `txlake environment` for the executors; without it they have the same "
     "environment, in the same place, as this machine.",
 )
@@ -181,7 +182,7 @@ def spark_submit(
 
 
 @click.command()
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("file", type=NamedPath(dir_okay=False, path_type=Path))
 def environment(file: Path) -> None:
     """Write the packages that executors need into FILE.
 

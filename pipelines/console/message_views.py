@@ -19,10 +19,12 @@ from pipelines.console.render import export, page
 from pipelines.console.urls import url
 from pipelines.console.views import lake_of, site_of
 from pipelines.errors import OperatorError
+from pipelines.explain.message_readers import Reader, read_refusals, readers_of
 from pipelines.explain.rows import Row, latest_committed, to_dicts
 from pipelines.health import consumers, messages, topics
 from storage.lake.lake import Lake
 from storage.lake.pruned import read_rows
+from txlake._retries import DEAD, DROPPED, WAITING
 from txlake.protocol import RecordTarget, read_target
 
 _LISTED: Final = (
@@ -54,6 +56,7 @@ _FACTS: Final = (
     "epoch",
 )
 _CONTENTS: Final = ("properties", "body", "raw_headers")
+_REFUSED: Final = {WAITING: "comes again", DEAD: "given up", DROPPED: "dropped"}
 
 
 def messages_page(request: Request) -> Response:
@@ -279,27 +282,36 @@ def _story_of(row: Row) -> str | None:
 def _readers(lake: Lake, topic: str, queue_id: int, offset: int) -> list[Row]:
     """Returns each consumer group of a topic, and where it stands seen from a message."""
     lags = consumers.read_lags(lake, topic=topic)
-    of_queue = {row["consumer_group"]: row for row in lags if row["queue_id"] == queue_id}
+    committed_at = {
+        row["consumer_group"]: row["committed_at"] for row in lags if row["queue_id"] == queue_id
+    }
 
-    rows = []
-    for group in sorted({row["consumer_group"] for row in lags}):
-        lag = of_queue.get(group)
-        position = None if lag is None else lag["queue_offset"]
-        has_read = position is not None and position > offset
-        if position is None:
-            text = "has committed nothing of this queue"
-        elif has_read:
-            text = f"next: {position}, {position - offset} after this"
-        else:
-            text = f"next: {position}, {offset - position} before this"
+    message = topic, queue_id, offset
+    readers = readers_of(message, lags, read_refusals(lake, [message]))
+    return [
+        {
+            "consumer_group": reader.consumer_group,
+            "state": _reader_state(reader),
+            "has_read": reader.has_read,
+            "what": _position_text(reader, offset),
+            "committed_at": committed_at.get(reader.consumer_group),
+        }
+        for reader in readers
+    ]
 
-        rows.append(
-            {
-                "consumer_group": group,
-                "state": "has read it" if has_read else "has not read it",
-                "has_read": has_read,
-                "what": text,
-                "committed_at": None if lag is None else lag["committed_at"],
-            }
-        )
-    return rows
+
+def _reader_state(reader: Reader) -> str:
+    if reader.refusal is not None:
+        return _REFUSED[reader.refusal]
+    return "has read it" if reader.has_read else "has not read it"
+
+
+def _position_text(reader: Reader, offset: int) -> str:
+    position = reader.queue_offset
+    if reader.refusal is not None:
+        return reader.refusal_text
+    if position is None:
+        return "has committed nothing of this queue"
+    if position > offset:
+        return f"next: {position}, {position - offset} after this"
+    return f"next: {position}, {offset - position} before this"

@@ -33,7 +33,7 @@ _HEADINGS: Final = {
     "queue_id": "Queue",
     "queue_offset": "Offset",
     "real_topic": "Topic",
-    "what": "Its position",
+    "what": "Where it stands",
 }
 # The look of a status: good, bad, wait, off. Its words say the same.
 _LOOKS: Final = {
@@ -50,6 +50,8 @@ _LOOKS: Final = {
     "NOT_DELIVERED": "wait",
     "HAS_READ": "good",
     "HAS_NOT_READ": "wait",
+    "COMES_AGAIN": "wait",
+    "GIVEN_UP": "bad",
 }
 _STATUSES: Final = ("status", "delivery", "outcome", "state", "reason", "cause")
 # Sentences wrap; other texts stand in one line, shortened in the middle.

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from checker.frames import DISCARDED
 from pipelines.epoch.recorded_state import latest_rows, read_state, read_state_log
 from pipelines.explain.consumer_positions import read_positions
+from pipelines.explain.message_readers import read_refusals
 from pipelines.explain.operations import find_operations
 from pipelines.explain.rows import (
     LakeRows,
@@ -131,12 +132,17 @@ def _find(lake: Lake, find_messages: FindMessages) -> LakeRows:
 
     existing = filter(lake.is_table, tables)
     ends = (*rows.outcomes, *rows.deliveries)
-    is_delivered = any(row["real_queue_offset"] is not None for row in ends)
+    delivered = {
+        (row["real_topic"], row["real_queue_id"], row["real_queue_offset"])
+        for row in ends
+        if row["real_queue_offset"] is not None
+    }
     return replace(
         rows,
         deleted={table: deleted_epoch(lake.handle(table)) for table in existing},
         floor=latest_floor(lake),
-        positions=read_positions(lake) if is_delivered else (),
+        positions=read_positions(lake) if delivered else (),
+        refusals=read_refusals(lake, delivered),
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from checker.frames import COMMITTED, DISCARDED, ROLLED_BACK, UNREADABLE
 from pipelines.epoch.parameters import plan_parameters
 from pipelines.explain import rule_texts
+from pipelines.explain.message_readers import Reader, readers_of
 from pipelines.explain.reasons import ENDED, Reason, why_not_delivered, why_not_ended
 from pipelines.explain.rows import LakeRows, Row
 from pipelines.explain.rule_texts import Rule
@@ -51,19 +52,6 @@ class Place:
     queue_offset: int
     epoch: int
     is_deleted: bool
-
-
-@dataclass(frozen=True)
-class Reader:
-    """A consumer group of a delivered message's topic.
-
-    `queue_offset`: the next offset to read in the message's queue, as the group has committed it;
-    None if it has read nothing of it.
-    """
-
-    consumer_group: str
-    has_read: bool
-    queue_offset: int | None
 
 
 @dataclass(frozen=True)
@@ -188,24 +176,15 @@ def _message(unit: Unit, message: Row, now_ms: int) -> MessageReport:
 
     is_to_deliver = unit.source != HALF or (end is not None and end["outcome"] == COMMITTED)
     waits = why_not_delivered(unit, message, now_ms) if is_to_deliver and place is None else []
-    readers = () if place is None else _readers(unit.lake_rows.positions, place)
-    return MessageReport(message, end, place, tuple(waits), readers)
+    return MessageReport(message, end, place, tuple(waits), _readers(unit, place))
 
 
-def _readers(positions: Iterable[Row], place: Place) -> tuple[Reader, ...]:
-    """Returns the consumer groups of a topic, and whether they are past a message."""
-    of_topic = [row for row in positions if row["topic"] == place.topic]
-    offsets = {
-        row["consumer_group"]: row["queue_offset"]
-        for row in of_topic
-        if row["queue_id"] == place.queue_id
-    }
+def _readers(unit: Unit, place: Place | None) -> tuple[Reader, ...]:
+    if place is None:
+        return ()
 
-    readers = []
-    for group in sorted({row["consumer_group"] for row in of_topic}):
-        offset = offsets.get(group)
-        readers.append(Reader(group, offset is not None and offset > place.queue_offset, offset))
-    return tuple(readers)
+    delivered = place.topic, place.queue_id, place.queue_offset
+    return readers_of(delivered, unit.lake_rows.positions, unit.lake_rows.refusals)
 
 
 def _place(unit: Unit, queue_offset: int, end: Row | None) -> Place | None:

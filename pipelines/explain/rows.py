@@ -31,7 +31,8 @@ class LakeRows:
     `losses`: if the lake has no message: the commands that accept that offsets are lost.
     `deleted`: by table of a topic, up to which epoch its messages are deleted. `floor`: the one
     that stood when the rows had been read: what is missing for it is known.
-    `positions`: rows of `read_positions`, if a message is delivered.
+    If a message is delivered: `positions`, rows of `read_positions`, and `refusals`, rows of
+    `read_refusals`.
     """
 
     epoch: int = 0
@@ -56,6 +57,7 @@ class LakeRows:
     namings: Sequence[Row] = ()
     losses: Sequence[Row] = ()
     positions: Sequence[Row] = ()
+    refusals: Sequence[Row] = ()
 
     @property
     def has_uncommitted_rows(self) -> bool:

@@ -81,10 +81,16 @@ def _readers_text(message: MessageReport) -> str:
         return "no consumer group has read its topic"
 
     read = [reader.consumer_group for reader in message.readers if reader.has_read]
-    unread = [reader.consumer_group for reader in message.readers if not reader.has_read]
+    refused = [reader for reader in message.readers if reader.refusal is not None]
+    unread = [
+        reader.consumer_group
+        for reader in message.readers
+        if not reader.has_read and reader.refusal is None
+    ]
     parts = []
     if read:
         parts.append(f"read by consumer groups: {', '.join(read)}")
+    parts += [f"consumer group {each.consumer_group}: {each.refusal_text}" for each in refused]
     if unread:
         parts.append(f"not yet read by consumer groups: {', '.join(unread)}")
 
@@ -143,7 +149,10 @@ def _message_json(message: MessageReport) -> dict[str, Any]:
         "outcome": None if end is None else end["outcome"],
         "cause": None if end is None else end["cause"],
         "delivered": None if place is None else vars(place),
-        "consumer_groups": [vars(reader) for reader in message.readers],
+        "consumer_groups": [
+            {name: _json_value(name, value) for name, value in vars(reader).items()}
+            for reader in message.readers
+        ],
         "published": None
         if message.publications is None
         else [

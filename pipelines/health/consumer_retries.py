@@ -7,6 +7,7 @@ from typing import Final
 import pyarrow.compute as pc
 
 from checker.frames_ops.sql import run
+from pipelines.explain.message_readers import NEWEST
 from pipelines.explain.rows import Row, to_dicts
 from storage.errors import MissingTableError
 from storage.lake.lake import Lake
@@ -45,21 +46,13 @@ RETRY_COLUMNS: Final = (
 )
 COUNT_COLUMNS: Final = ("consumer_group", "dead", "dead_oldest_at", "retrying", "due_at")
 
-# Of a message's rows the newest holds: `txlake._retries.Retry.is_newer_than`.
-_NEWEST = """
-WITH newest AS (
-  SELECT * FROM retries
-  QUALIFY row_number() OVER (PARTITION BY consumer_group, topic, queue_id, queue_offset
-    ORDER BY generation DESC, committed_at DESC) = 1
-)
-"""
-_REFUSED = f"""{_NEWEST}
+_REFUSED = f"""{NEWEST}
 SELECT consumer_group, topic, queue_id, queue_offset, state, due_at, len(attempts) AS attempts,
   attempts[-1].attempted_at AS since, attempts[-1].reason AS reason
 FROM newest
 ORDER BY since, consumer_group, topic, queue_id, queue_offset
 """
-_DROPPED = f"""{_NEWEST}
+_DROPPED = f"""{NEWEST}
 SELECT consumer_group, topic, queue_id, queue_offset, len(attempts) AS attempts,
   committed_at AS dropped_at, actor, reason
 FROM newest
@@ -74,7 +67,7 @@ _COUNTED: Final = (
     "generation",
     "committed_at",
 )
-_COUNTS = f"""{_NEWEST}
+_COUNTS = f"""{NEWEST}
 SELECT consumer_group,
   count(*) FILTER (WHERE state = $dead) AS dead,
   min(committed_at) FILTER (WHERE state = $dead) AS dead_oldest_at,
@@ -85,13 +78,13 @@ WHERE state IN ($dead, $waiting)
 GROUP BY consumer_group ORDER BY consumer_group
 """
 
-_OLD = f"""{_NEWEST}
+_OLD = f"""{NEWEST}
 SELECT consumer_group, topic, queue_id, queue_offset, state
 FROM newest
 WHERE state IN ($dead, $dropped) AND epoch_ms(committed_at) < $before
 ORDER BY consumer_group, topic, queue_id, queue_offset
 """
-_LETTER_AGES = f"""{_NEWEST}, letter AS (
+_LETTER_AGES = f"""{NEWEST}, letter AS (
   SELECT consumer_group, topic, queue_id, queue_offset,
     min(dead_at) AS first_at, max(dead_at) AS last_at
   FROM letters GROUP BY ALL

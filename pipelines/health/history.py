@@ -19,14 +19,16 @@ from storage.lake.epochs import COMMITTED, PLANNED
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_rows
 from storage.rows import instant
+from storage.wire.record_kinds import HALF
 
 BUCKETS: Final = 120
 # A day of epochs every 20 s; of a busier lake the newest EPOCHS_MAX are shown.
 EPOCHS_MAX: Final = 4_000
 _EPOCH = ["epoch", "state", "epoch_at", "owner", "counts", "step_ms", "work"]
-_ENDED = ["epoch", "cause"]
+_ENDED = ["epoch", "queue_id", "queue_offset"]
 
-# Halves that left `pending` but were not pending before: a late end finds a discarded half.
+# Halves that left `pending` but were not pending before: a late end finds a discarded half, or one
+# of its set that lands with it.
 _EPOCHS = """
 WITH recorded AS (
   SELECT epoch, epoch_ms(epoch_at) AS decided_at, owner,
@@ -43,7 +45,11 @@ SELECT s.*, coalesce(b.waiting, 0) AS waiting,
     + coalesce(l.ends, 0) + coalesce(a.halves, 0) AS more_pending
 FROM recorded s
 LEFT JOIN behind b ON s.epoch = b.epoch
-LEFT JOIN (SELECT epoch, count(*) AS ends FROM late GROUP BY epoch) l ON s.epoch = l.epoch
+LEFT JOIN (
+  SELECT epoch, count(*) AS ends
+  FROM late ANTI JOIN landed USING (epoch, queue_id, queue_offset)
+  GROUP BY epoch
+) l ON s.epoch = l.epoch
 LEFT JOIN (SELECT epoch, count(*) AS halves FROM rearmed GROUP BY epoch) a ON s.epoch = a.epoch
 """
 # Pending after an epoch: pending now, less what later epochs have added.
@@ -101,11 +107,14 @@ def read_history(lake: Lake, now_ms: int, span_ms: int, pending: int) -> History
     first = pc.min(rows["epoch"]).as_py() or 0
     read_bounds: Bounds = {"epoch": (first, newest)}
     late = read_rows(lake, "outcomes", _ENDED, read_bounds, pc.field("cause") == "late_end")
+    late_offsets = sorted(set(late["queue_offset"].to_pylist()))
+    landed = read_rows(lake, HALF, _ENDED, {**read_bounds, "queue_offset": late_offsets})
     epochs = run(
         _EPOCHS,
         {"committed": COMMITTED, "epoch": newest},
         rows=rows,
         late=late,
+        landed=landed,
         behind=_behind(plans),
         rearmed=read_rearmed(lake, read_bounds),
     )

@@ -77,24 +77,41 @@ def read_messages(
     read = list(dict.fromkeys([*columns, *_PLACE]))
 
     if choice.is_by_offset:
-        # Offsets have no gaps: `limit` offsets of each queue are enough.
-        ends = {
-            queue: _limit_range(begin, end, choice.limit, choice.is_tail)
-            for queue, (begin, end) in ranges.items()
-        }
-        rows = _read(lake, table, read, epoch, ends)
+        chosen_ranges = _chosen_ranges(lake, table, epoch, ranges, choice)
+        rows = _read(lake, table, read, epoch, chosen_ranges)
         count = sum(end - begin for begin, end in ranges.values())
     else:
-        rows = _read_matching(lake, table, epoch, ranges, choice)
-        count = rows.num_rows
+        matching = _read_matching(lake, table, epoch, ranges, choice)
+        rows_at = _take(matching, choice).select(["queue_id", "queue_offset"]).to_pylist()
+        places = [(row["queue_id"], row["queue_offset"]) for row in rows_at]
+        rows = _read_at(lake, table, read, epoch, places)
+        count = matching.num_rows
 
     chosen = _take(rows, choice)
-    if not choice.is_by_offset:
-        rows_at = chosen.select(["queue_id", "queue_offset"]).to_pylist()
-        places = [(row["queue_id"], row["queue_offset"]) for row in rows_at]
-        chosen = _take(_read_at(lake, table, read, epoch, places), choice)
-
     return chosen.select([*columns]), count > chosen.num_rows
+
+
+def _chosen_ranges(lake: Lake, table: str, epoch: int, ranges: Ranges, choice: Choice) -> Ranges:
+    """Returns the offsets of each queue that a choice by offset alone takes.
+
+    Offsets have no gaps: `limit` offsets of each queue are enough. Which of them are taken is known
+    from their places; bodies that are not shown are not read.
+    """
+    ends = {
+        queue: _limit_range(begin, end, choice.limit, choice.is_tail)
+        for queue, (begin, end) in ranges.items()
+    }
+    if len(ends) == 1:
+        return ends
+
+    taken = _take(_read(lake, table, [*_PLACE], epoch, ends), choice)
+    bounds = taken.group_by("queue_id").aggregate(
+        [("queue_offset", "min"), ("queue_offset", "max")]
+    )
+    return {
+        row["queue_id"]: (row["queue_offset_min"], row["queue_offset_max"] + 1)
+        for row in bounds.to_pylist()
+    }
 
 
 def _read_matching(lake: Lake, table: str, epoch: int, ranges: Ranges, choice: Choice) -> pa.Table:

@@ -281,7 +281,11 @@ def _epoch_at(lake: Lake, at_ms: int) -> int:
     """Returns the first epoch that can have landed a record stored at this instant or later."""
     bounds: Bounds = {"epoch_at": (instant(at_ms), None)}
     first = pc.min(read_rows(lake, "epochs", ["epoch"], bounds)["epoch"]).as_py()
-    return 1 << 62 if first is None else int(first)
+    if first is None:
+        return 1 << 62
+
+    # When an epoch was that is deleted is not known; halves that wait can be of it.
+    return 0 if first <= latest_floor(lake).deleted + 1 else int(first)
 
 
 def _delayed(lake: Lake, epoch: int, places: pa.Table) -> pa.Table:

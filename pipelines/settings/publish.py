@@ -128,6 +128,27 @@ def read_publishers(
     return publishers
 
 
+def same_destination(first: PublisherSettings, second: PublisherSettings) -> str | None:
+    """Returns a Kafka topic that two publishers would both write to, as far as settings say it.
+
+    Where each publishes all topics, or one does and the other names some, it is a name with
+    `{topic}` in it, or the first of those topics.
+    """
+    if first.bootstrap_servers != second.bootstrap_servers:
+        return None
+
+    if first.topics and second.topics:
+        of_first = set(map(first.destination_of, first.topics))
+        common = sorted(of_first & set(map(second.destination_of, second.topics)))
+        return common[0] if common else None
+
+    if first.destination != second.destination:
+        return None
+
+    named = sorted(first.topics + second.topics)
+    return first.destination_of(named[0]) if named else first.destination
+
+
 def _publisher(
     name: str,
     section_values: Mapping[str, Any],

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Final, NamedTuple, get_type_hints
 
@@ -17,7 +18,7 @@ from pipelines.settings.bodies import read_bodies
 from pipelines.settings.errors import SettingsError
 from pipelines.settings.library_options import CLIENT, STORE, library_options, spark_options
 from pipelines.settings.nearest import did_you_mean
-from pipelines.settings.publish import read_publishers
+from pipelines.settings.publish import read_publishers, same_destination
 from pipelines.settings.secrets import secret_name, warn_if_others_can_read
 from pipelines.settings.security import read_security
 from pipelines.settings.values import Settings, TopicSettings
@@ -204,6 +205,14 @@ def _check_together(settings: Settings, source: str) -> None:
             raise SettingsError(
                 f"{source}: [publish.{publisher.name}] progress_topic = {topic!r} is a topic of "
                 "the job's own"
+            )
+
+    for first, second in combinations(settings.publish.values(), 2):
+        destination = same_destination(first, second)
+        if destination is not None:
+            raise SettingsError(
+                f"{source}: [publish.{first.name}] and [publish.{second.name}] both write to the "
+                f"Kafka topic {destination}: one publisher a destination"
             )
 
 

@@ -20,6 +20,7 @@ from pipelines.health.transactions import Filters, count_of_group, list_pending,
 from pipelines.output import instant
 from storage.lake.lake import Lake
 from tests.support.console_client import client, crawl, links
+from tests.support.damage import WholeJob
 from tests.support.in_memory_job import START_AT as JOB_START_AT
 from tests.support.in_memory_job import InMemoryJob
 from tests.support.lake_rows import LakeRows
@@ -233,6 +234,35 @@ def test_curves_have_what_the_epochs_did(shop: LakeRows, shop_lake: str, shop_no
     assert shown.count("<figure") == 5 and "<polyline" in shown
     later = read_history(lake, shop_now + 10 * 3_600_000, 3_600_000, now_pending)
     assert later.buckets == []
+
+
+def test_a_half_that_lands_with_the_late_end_of_its_set_was_not_pending_before(
+    tmp_path: Path,
+) -> None:
+    job = WholeJob(tmp_path / "lake", check_max=1, half_retention_ms=600_000)
+    pending: list[int] = []
+
+    def run(by_ms: int = 60_000) -> None:
+        job.run(by_ms)
+        pending.append(lake_facts(job.lake, job.at).pending)
+
+    halves = [job.half("set", tran_size=3, tran_seq=seq) for seq in range(2)]
+    run()
+    run(3_600_000)
+    assert pending == [2, 0]
+
+    job.half("set", tran_size=3, tran_seq=2)  # completes it, and comes with its end
+    job.end(COMMIT, halves[0])
+    run()
+    job.half("set", tran_size=3, tran_seq=2)  # a duplicate of a set that has ended
+    job.half("alone")
+    run()
+    causes = job.lake.read("outcomes")["cause"].to_pylist()
+    assert causes.count("late_end") >= 3 and pending == [2, 0, 0, 1]
+
+    history = read_history(job.lake, job.at + 1, job.at + 1 - JOB_START_AT, pending[-1])
+    by_epoch = [row["pending"] for row in history.buckets]
+    assert [0, *by_epoch][-len(pending) :] == pending
 
 
 def test_a_curve_keeps_what_is_pending_and_shows_a_gap_where_nothing_is_known() -> None:

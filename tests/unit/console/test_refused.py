@@ -80,6 +80,12 @@ def test_dead_messages_are_seen_from_the_overview_on(console: TestClient) -> Non
     assert "No dead messages" in console.get("/consumer_dead?group=points&topic=bills").text
 
 
+def test_a_message_that_a_group_has_given_up_is_not_shown_as_read(console: TestClient) -> None:
+    page = console.get("/message?topic=orders&queue=0&offset=1").text
+    assert "Given up" in page and "refused once, given up" in page
+    assert "Has read it" not in page
+
+
 def test_an_export_has_the_columns_of_the_command(console: TestClient) -> None:
     text = console.get("/consumer_dead?format=csv").text
     rows = list(csv.DictReader(io.StringIO(text)))

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipelines.explain.show import lines, to_json
+from pipelines.health.consumer_retries import read_refused
+from pipelines.operate.consumer_retries import find_dead, write_drop
+from storage.lake.lake import Lake
 from tests.support.explain_reports import kinds, report_of, texts
 from tests.support.in_memory_job import START_AT, InMemoryJob
-from txlake import Consumer
+from tests.support.listeners import refuse, run_until
+from txlake import ConsumedMessage, Consumer
+from txlake._retries import DEAD, DROPPED, WAITING
 from txlake.protocol import CANCEL, COMMIT, RESUME
 
 
@@ -183,6 +190,7 @@ def test_a_delivered_message_says_which_groups_have_read_it(job: InMemoryJob) ->
         consumer.commit()
     Consumer(job.lake.path, "audit", ["orders"], queues={"orders": [1]}).close()
     first, second = report_of(job, "t0"), report_of(job, "t1")
+    none_refused = {"refusal": None, "attempts": 0, "due_at": None}
     assert "    read by consumer groups: points; not yet read by consumer groups: audit" in list(
         lines(first)
     )
@@ -191,11 +199,59 @@ def test_a_delivered_message_says_which_groups_have_read_it(job: InMemoryJob) ->
         report["messages"][0]["consumer_groups"] for report in map(to_json, (first, second))
     ] == [
         [
-            {"consumer_group": "audit", "has_read": False, "queue_offset": None},
-            {"consumer_group": "points", "has_read": has_read, "queue_offset": 1},
+            {"consumer_group": "audit", "has_read": False, "queue_offset": None, **none_refused},
+            {"consumer_group": "points", "has_read": has_read, "queue_offset": 1, **none_refused},
         ]
         for has_read in (True, False)
     ]
+
+
+@pytest.mark.parametrize(
+    ("state", "options", "text"),
+    [
+        (
+            WAITING,
+            {"retry_delays_ms": [3_600_000]},
+            r"refused once, comes again at \d{4}-\d\d-\d\dT.*Z",
+        ),
+        (DEAD, {"retries_max": 1, "retry_delays_ms": [50]}, "refused 2 times, given up"),
+        (
+            DROPPED,
+            {"retries_max": 1, "retry_delays_ms": [50]},
+            "refused 2 times, dropped by an operator",
+        ),
+    ],
+)
+def test_a_message_that_a_group_has_refused_is_not_read_by_it(
+    job: InMemoryJob, state: str, options: dict[str, Any], text: str
+) -> None:
+    """The group's offset is after the message, but its listener has not taken it."""
+    for number in range(2):
+        job.end(COMMIT, job.half(f"t{number}", real_queue_id=0, keys=f"k{number}"))
+    job.run()
+
+    def refuse_the_first(messages: Sequence[ConsumedMessage]) -> None:
+        if messages[0].queue_offset == 0:
+            refuse(messages)
+
+    lake = Lake(job.lake.path)
+    refused_state = DEAD if state == DROPPED else state
+    run_until(
+        lake.path,
+        refuse_the_first,
+        lambda: bool(read_refused(lake, refused_state, "points", None)),
+        **options,
+    )
+    if state == DROPPED:
+        write_drop(lake, find_dead(lake, "points", None, None, None), "ada", "ticket 4711")
+
+    first, second = report_of(job, "t0"), report_of(job, "t1")
+    (reader,) = to_json(first)["messages"][0]["consumer_groups"]
+    assert reader["queue_offset"] == 2
+    assert (reader["has_read"], reader["refusal"]) == (False, state)
+    assert (reader["due_at"] is not None) == (state == WAITING)
+    assert re.search(f"^    consumer group points: {text}$", "\n".join(lines(first)), re.MULTILINE)
+    assert "    read by consumer groups: points" in list(lines(second))
 
 
 def test_a_message_that_is_not_delivered_has_no_readers(job: InMemoryJob) -> None:

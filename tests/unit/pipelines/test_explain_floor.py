@@ -81,6 +81,14 @@ def test_a_list_has_a_status_for_what_has_ended_and_no_row_says_how(old_lake: st
     assert set(statuses.values()) == {"PENDING", "ENDED", "COMMITTED"}
 
 
+@pytest.mark.parametrize("since_at", [None, START_AT - 86_400_000])
+def test_a_list_since_before_the_oldest_epoch_has_the_halves_of_epochs_that_are_deleted(
+    old_lake: str, since_at: int | None
+) -> None:
+    listed, _ = list_stored(Lake(old_lake), Filters(since_at=since_at))
+    assert "half:0-0" in [row["target"] for row in listed]
+
+
 def test_a_half_that_was_given_up_and_is_below_the_floor_is_ended_by_nothing(
     tmp_path: Path,
 ) -> None:

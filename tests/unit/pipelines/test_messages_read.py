@@ -6,8 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from pipelines.health import messages
+from storage.lake.lake import Lake
+from storage.lake.pruned import read_rows
 from tests.support.in_memory_job import InMemoryJob
 from tests.support.operator import said, txlake
 from txlake.protocol import COMMIT, CREATE_TOPIC
@@ -55,6 +59,30 @@ def read(lake: str, *words: str) -> list[dict[str, Any]]:
 
 def places(lake: str, *words: str) -> list[tuple[int, int]]:
     return [(row["queue_id"], row["queue_offset"]) for row in read(lake, *words)]
+
+
+@pytest.mark.parametrize("is_tail", [False, True])
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_the_bodies_of_messages_that_are_not_shown_are_not_read(
+    lake: str, monkeypatch: pytest.MonkeyPatch, limit: int, is_tail: bool
+) -> None:
+    bodies = 0
+
+    def count_bodies(*args: Any) -> pa.Table:
+        nonlocal bodies
+        rows = read_rows(*args)
+        bodies += rows.num_rows if "body" in rows.column_names else 0
+        return rows
+
+    monkeypatch.setattr(messages, "read_rows", count_bodies)
+    found, has_more = messages.read_messages(
+        Lake(lake), "orders", messages.Choice(limit, is_tail), ["queue_id", "queue_offset", "body"]
+    )
+    assert (found.num_rows, bodies, has_more) == (limit, limit, True)
+
+    delivered = [(0, 0), (0, 1), (0, 2), (1, 0)]
+    rows = [(row["queue_id"], row["queue_offset"]) for row in found.to_pylist()]
+    assert rows == (delivered[-limit:] if is_tail else delivered[:limit])
 
 
 def asked(lake: str, query: str) -> list[dict[str, Any]]:

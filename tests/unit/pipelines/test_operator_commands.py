@@ -48,6 +48,12 @@ WHY = ("--reason", "why", "--conf", "CONF")
             id="less than a Spark stream may be away",
         ),
         pytest.param(("topic", "alter", "a", "--retention-bytes", "1GB", *WHY), id="no such unit"),
+        pytest.param(
+            ("topic", "alter", "a", "--retention-bytes", "999999999TiB", *WHY),
+            id="more bytes than a command can say",
+        ),
+        pytest.param(("broker", "--data-dir", ""), id="no name of a folder"),
+        pytest.param(("config", "validate", "--conf", ""), id="no name of a file"),
     ],
 )
 def test_wrong_usage_is_exit_code_2(job: InMemoryJob, conf: str, words: tuple[str, ...]) -> None:
@@ -55,6 +61,14 @@ def test_wrong_usage_is_exit_code_2(job: InMemoryJob, conf: str, words: tuple[st
     result = txlake(*(named.get(word, word) for word in words))
     assert result.exit_code == 2
     assert "Error: " in result.output
+
+
+def test_more_bytes_than_a_command_can_say_are_refused_by_their_option(conf: str) -> None:
+    for text, is_allowed in (("909494TiB", True), ("909495TiB", False)):
+        words = ("topic", "alter", "a", "--retention-bytes", text, "--dry-run", *WHY[:-1], conf)
+        result = txlake(*words)
+        assert ("at most 909494TiB" in result.output) != is_allowed
+        assert (result.exit_code == 2) != is_allowed
 
 
 def test_a_name_that_is_none_of_a_topic_is_the_one_that_was_typed(conf: str) -> None:

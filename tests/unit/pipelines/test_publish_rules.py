@@ -356,11 +356,41 @@ def test_a_wrong_setting_of_a_publisher_is_named(publisher: Any, said: str) -> N
     assert "s3cret" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "destination"),
+    [
+        ({}, {}, "{topic}"),
+        ({}, {"topics": ["orders", "bills"]}, "bills"),
+        ({"topics": ["orders", "bills"]}, {"topics": ["orders"]}, "orders"),
+        ({"topics": ["a.x"], "destination": "{topic}"},
+         {"topics": ["x"], "destination": "a.{topic}"}, "a.x"),
+        ({}, {"bootstrap_servers": "h:1"}, "{topic}"),
+        ({}, {"bootstrap_servers": "h:2"}, None),
+        ({}, {"destination": "lake.{topic}"}, None),
+        ({"topics": ["orders"]}, {"topics": ["bills"]}, None),
+    ],
+)  # fmt: skip
+def test_two_publishers_of_one_destination_are_refused_by_the_settings(
+    first: dict[str, Any], second: dict[str, Any], destination: str | None
+) -> None:
+    values = {**JOB, "publish": {"main": first, "second": second}}
+    if destination is None:
+        assert list(parse(values, "f").publish) == ["main", "second"]
+        return
+
+    with pytest.raises(SettingsError) as error:
+        parse(values, "f")
+    assert str(error.value) == (
+        f"f: [publish.main] and [publish.second] both write to the Kafka topic {destination}: "
+        "one publisher a destination"
+    )
+
+
 def test_a_publisher_writes_to_the_jobs_kafka_unless_it_has_its_own() -> None:
     given = {
         "main": {},
         "far": {"bootstrap_servers": "f:2", "begin": "2026-01-31T08:00:00Z"},
-        "login": {"client": {"client.id": "y"}},
+        "login": {"client": {"client.id": "y"}, "destination": "other.{topic}"},
     }
     found = parse({**JOB, "publish": given}, "f").publish
     assert {name: (one.bootstrap_servers, one.client) for name, one in found.items()} == {
