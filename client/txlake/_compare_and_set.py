@@ -84,6 +84,8 @@ class CompareAndSetTable(Generic[KeyT, RowT]):
         self._table_id = ""
         self._read: set[str] = set()
         self._newest: dict[KeyT, RowT] = {}
+        self._changed: dict[KeyT, RowT] = {}
+        self._has_forgotten = False
 
     def newest(self) -> Mapping[KeyT, RowT]:
         """Returns the newest row of every key. Errors: LakeError."""
@@ -100,6 +102,13 @@ class CompareAndSetTable(Generic[KeyT, RowT]):
                     time.sleep(0.01)
 
         return self._newest
+
+    def take_changes(self) -> dict[KeyT, RowT] | None:
+        """Returns the rows that are new in `newest` since the last call; None if rows have gone."""
+        changed = None if self._has_forgotten else self._changed
+        self._changed = {}
+        self._has_forgotten = False
+        return changed
 
     def write(
         self, decide: Callable[[Mapping[KeyT, RowT], datetime], Iterable[RowT]]
@@ -149,6 +158,7 @@ class CompareAndSetTable(Generic[KeyT, RowT]):
                 current = self.row_type(**{name: row.get(name) for name in self.schema.names})
                 if current.is_newer_than(self._newest.get(current.key)):
                     self._newest[current.key] = current
+                    self._changed[current.key] = current
 
         self._read = set(self._files.files)
 
@@ -168,6 +178,8 @@ class CompareAndSetTable(Generic[KeyT, RowT]):
 
         self._read = set()
         self._newest = {}
+        self._changed = {}
+        self._has_forgotten = True
 
     def _check_owner(self) -> None:
         """Checks that the table is this lake's; one that names no lake may stay: it has no id."""

@@ -136,11 +136,6 @@ class ConsumerRetries(CompareAndSetTable[Key, Retry]):
         """Returns whether the message waits or is dead, or it is to be seen who dropped it."""
         return row.state != DONE
 
-    @property
-    def version(self) -> tuple[str, int]:
-        """Returns what changes with each change of the table."""
-        return self._table_id, self._files.version
-
 
 @dataclass(slots=True)
 class GroupRetries:
@@ -148,18 +143,28 @@ class GroupRetries:
 
     table: ConsumerRetries
     group: str
-    _version: tuple[str, int] | None = None
     _rows: dict[Key, Retry] = field(default_factory=dict)
-    _due: list[tuple[datetime, Key]] = field(default_factory=list)
+    _due: list[tuple[datetime, Key]] = field(default_factory=list)  # a heap; some are outdated
+    _passed_over: list[tuple[datetime, Key]] = field(default_factory=list)
     _waiting: dict[Queue, dict[int, int]] = field(default_factory=dict)
 
     def refresh(self) -> None:
-        """Reads what has changed."""
+        """Reads what has changed: of 100,000 messages that wait a settle changes a few."""
         newest = self.table.newest()
-        if self.table.version == self._version:
+        changed = self.table.take_changes()
+        if changed is None:
+            self._take_all(newest)
             return
 
-        self._version = self.table.version
+        for row in changed.values():
+            self._take(row)
+        if changed:
+            for entry in self._passed_over:
+                heapq.heappush(self._due, entry)
+            self._passed_over = []
+
+    def _take_all(self, newest: Mapping[Key, Retry]) -> None:
+        """Takes all rows anew."""
         self._rows = {
             key: row
             for key, row in newest.items()
@@ -169,8 +174,24 @@ class GroupRetries:
 
         self._due = [(row.due_at, row.key) for row in waiting]
         heapq.heapify(self._due)
+        self._passed_over = []
         self._waiting = {}
         for row in waiting:
+            self._waiting.setdefault(row.queue, {})[row.queue_offset] = row.retries
+
+    def _take(self, row: Retry) -> None:
+        """Takes a row that is new, in place of the one that its message had."""
+        if row.consumer_group != self.group:
+            return
+
+        self._waiting.get(row.queue, {}).pop(row.queue_offset, None)
+        if row.state in _ENDED:
+            self._rows.pop(row.key, None)
+            return
+
+        self._rows[row.key] = row
+        if row.state == WAITING:
+            heapq.heappush(self._due, (row.due_at, row.key))
             self._waiting.setdefault(row.queue, {})[row.queue_offset] = row.retries
 
     def row(self, queue: Queue, offset: int) -> Retry | None:
@@ -191,17 +212,22 @@ class GroupRetries:
         rows: list[Retry] = []
 
         while self._due and self._due[0][0] <= now and len(rows) < rows_max:
-            _, key = heapq.heappop(self._due)
-            row = self._rows[key]
+            due_at, key = heapq.heappop(self._due)
+            row = self._rows.get(key)
+            if row is None or row.state != WAITING or row.due_at != due_at:
+                continue  # it has ended since, or comes at another time
             if is_wanted(row):
                 rows.append(row)
+            else:
+                self._passed_over.append((due_at, key))
 
         return rows
 
     def look_again(self) -> None:
         """Looks at all rows again, for queues that this consumer has just taken."""
-        self._version = None
-        self.refresh()
+        newest = self.table.newest()
+        self.table.take_changes()
+        self._take_all(newest)
 
     def write(self, attempts: Sequence[Attempt], policy: RetryPolicy) -> None:
         """Writes what has become of messages."""

@@ -90,15 +90,32 @@ class RecordMaker:
             *(_header_of_rows(name, values) for name, values in present),
         ]
 
-        is_full = not any(values.null_count for _, values in present)
         properties = _Properties(rows)
-        if is_full and properties.count is not None:
-            return map(list, zip(*own, *properties.columns(), strict=True))
+        if properties.count is not None:
+            columns = zip(*own, *properties.columns(), strict=True)
+            headers: Iterator[list[Header]] = map(list, columns)
+        else:
+            headers = (
+                [*ours, *users]
+                for ours, users in zip(zip(*own, strict=True), properties.of_rows(), strict=True)
+            )
 
-        return (
-            [*(header for header in ours if header[1] is not None), *users]
-            for ours, users in zip(zip(*own, strict=True), properties.of_rows(), strict=True)
-        )
+        first = len(own) - len(present)
+        for at in reversed(range(len(present))):  # so that the indexes before it stay
+            _, values = present[at]
+            if values.null_count:
+                headers = _without(headers, first + at, values.is_null().to_pylist())
+        return headers
+
+
+def _without(
+    headers: Iterator[list[Header]], at: int, is_missing: Iterable[bool]
+) -> Iterator[list[Header]]:
+    """Yields the headers of each row, without that at an index where the row has no value."""
+    for row, is_gone in zip(headers, is_missing, strict=True):
+        if is_gone:
+            del row[at]
+        yield row
 
 
 def _has_values(column: pa.ChunkedArray) -> bool:

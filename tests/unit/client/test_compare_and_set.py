@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import uuid
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,7 +17,9 @@ from txlake._retries import (
     Attempt,
     ConsumerRetries,
     GroupRetries,
+    Retry,
     RetryPolicy,
+    dropped,
     resumed,
 )
 
@@ -77,6 +80,63 @@ def test_a_message_that_is_done_does_not_wait_again_by_the_next_compaction(uri: 
     assert 5 not in states(uri)
     two.refresh()
     assert two.row(("orders", 0), 5) is None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_changes_leaves_what_a_new_reader_finds(uri: str, seed: int) -> None:
+    """Two members of a group, an operator and compactions: each reads what the others change."""
+    chance = random.Random(seed)
+    members = [retries(uri), retries(uri)]
+    policy = RetryPolicy((0, 3_600_000), 2)
+    queues = [("orders", 0), ("orders", 1), ("bills", 0)]
+
+    for turn in range(40):
+        member = chance.choice(members)
+        member.due(lambda _: False, 64)  # not its queues now: due again as soon as a row is new
+        now = datetime.now(timezone.utc)
+        attempts = [Attempt(("orders", 1), 100 + turn, 0, 1, "no", now)]
+        for _ in range(chance.randint(1, 4)):
+            queue, offset = chance.choice(queues), chance.randrange(6)
+            row = member.row(queue, offset)
+            reason = None if row is not None and chance.random() < 0.4 else "no"
+            attempts.append(Attempt(queue, offset, row.retries if row else 0, 1, reason, now))
+        member.write(
+            list({(each.queue, each.queue_offset): each for each in attempts}.values()), policy
+        )
+
+        if chance.random() < 0.3:
+            dead = [row for row in member.table.newest().values() if row.state == DEAD]
+            member.table.write(
+                lambda newest, at, dead=dead: [dropped(row, "ada", "why", at) for row in dead[:1]]
+            )
+        for each in members:
+            each.refresh()
+            new = retries(uri)
+            new.refresh()
+            assert each._rows == new._rows
+            for queue in queues:
+                assert each.waiting_offsets(queue) == new.waiting_offsets(queue)
+            due = {row.key for row in new.due(lambda _: True, 1_000)}
+            assert sorted(row.key for row in rows_due(each)) == sorted(due)
+
+
+def test_a_refusal_looks_at_the_rows_that_are_new_and_at_no_other(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = retries(uri)
+    refuse(group, 0)
+    monkeypatch.delattr(GroupRetries, "_take_all")  # what reads all of them anew
+    refuse(group, 1)
+    refuse(group, 0, None)
+    assert group.waiting_offsets(("orders", 0)) == {1: 1}
+
+
+def rows_due(group: GroupRetries) -> list[Retry]:
+    """Return what is due in a group's heap, and leave the heap as it is."""
+    due, passed_over = list(group._due), list(group._passed_over)
+    rows = group.due(lambda _: True, 1_000)
+    group._due, group._passed_over = due, passed_over
+    return rows
 
 
 def test_a_compaction_keeps_what_waits_is_dead_or_was_resumed(uri: str) -> None:

@@ -17,7 +17,7 @@ JOB = '[lake]\npath = "nowhere"\n[kafka]\nbootstrap_servers = "127.0.0.1:1"\n'
         ("publish", "", 2, "name the job's settings: --conf FILE"),
         ("publish --conf {conf} status", "", 2, "options stand behind the command"),
         ("publish --conf {conf}", "", 1, "the settings have no publisher: an empty section"),
-        ("publish --conf {conf}", "[publish.a]\n[publish.b]\ntopics = []\ndestination = 'b.{topic}'\n", 1,
+        ("publish --conf {conf}", "[publish.a]\n[publish.b]\ndestination = 'b.{topic}'\n", 1,
          "2 publishers, a, b: say one"),
         ("publish --conf {conf} --name c", "[publish.a]\n", 1, "have no [publish.c]; the publishe"),
         ("publish --conf {conf}", "[publish.a]\n", 1, "there is no lake here; start the job first"),
