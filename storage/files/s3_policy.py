@@ -1,7 +1,8 @@
 """The S3 policy that each role needs for a lake's store.
 
 A producer, and an operator's machine that only writes to Kafka, need no store. Consumers can read
-delivered messages, never halves, operations or state.
+delivered messages, never halves, operations or state. An operator reads all, and writes what
+`consumer reset`, `consumer dead resume` and `consumer dead drop` do.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _PUBLISHED: Final = ("lake", "epochs", "catalog", "topics", "half", "schedule")
 _RIGHTS: Final = {
     "producer": (),
     "job": ((ALL_TABLES, _WRITE),),
-    "operator": ((ALL_TABLES, _READ),),
+    "operator": ((ALL_TABLES, _READ), (CONSUMER_TABLES, _WRITE)),
     "consumer": ((_DELIVERED, _READ), (CONSUMER_TABLES, _WRITE)),
     "metrics": ((ALL_TABLES, _READ),),
     "publisher": ((_PUBLISHED, _READ),),
