@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -75,13 +75,14 @@ class Reader:
         return f"refused {times}, dropped by an operator"
 
 
-def read_refusals(lake: Lake, messages: Collection[Message]) -> list[Row]:
+def read_refusals(lake: Lake, messages: Collection[Message]) -> dict[Message, list[Row]]:
     """Returns what became of delivered messages that listeners of groups have refused; ms.
 
-    Output: the group, the message, `state` (waiting, dead or dropped), `due_at`, `attempts`.
+    Output: by message, a row for each group: the group, the message, `state` (waiting, dead or
+    dropped), `due_at`, `attempts`.
     """
     if not messages:
-        return []
+        return {}
 
     topics, queue_ids, offsets = map(set, zip(*messages, strict=True))
     is_near = (
@@ -92,21 +93,25 @@ def read_refusals(lake: Lake, messages: Collection[Message]) -> list[Row]:
     try:
         retries = lake.read(TABLE, _COLUMNS, is_near)
     except MissingTableError:  # nothing was ever refused
-        return []
+        return {}
 
     states = {"waiting": WAITING, "dead": DEAD, "dropped": DROPPED}
-    rows = to_dicts(run(_REFUSALS, states, retries=retries))
     chosen = set(messages)
-    return [row for row in rows if (row["topic"], row["queue_id"], row["queue_offset"]) in chosen]
+    refusals: dict[Message, list[Row]] = {}
+    for row in to_dicts(run(_REFUSALS, states, retries=retries)):
+        message = row["topic"], row["queue_id"], row["queue_offset"]
+        if message in chosen:
+            refusals.setdefault(message, []).append(row)
+    return refusals
 
 
 def readers_of(
-    message: Message, positions: Iterable[Row], refusals: Iterable[Row]
+    message: Message, positions: Iterable[Row], refusals: Mapping[Message, Sequence[Row]]
 ) -> tuple[Reader, ...]:
     """Returns the consumer groups of a delivered message's topic, by their names.
 
     Input: `positions`: rows with a group, a topic, a queue and its committed `queue_offset`;
-    `refusals`: rows of `read_refusals`.
+    `refusals`: of `read_refusals`.
     """
     topic, queue_id, queue_offset = message
     of_topic = [row for row in positions if row["topic"] == topic]
@@ -115,11 +120,7 @@ def readers_of(
         for row in of_topic
         if row["queue_id"] == queue_id
     }
-    refused = {
-        row["consumer_group"]: row
-        for row in refusals
-        if (row["topic"], row["queue_id"], row["queue_offset"]) == message
-    }
+    refused = {row["consumer_group"]: row for row in refusals.get(message, ())}
 
     readers = []
     for group in sorted({row["consumer_group"] for row in of_topic} | refused.keys()):

@@ -31,7 +31,7 @@ class LakeRows:
     `losses`: if the lake has no message: the commands that accept that offsets are lost.
     `deleted`: by table of a topic, up to which epoch its messages are deleted. `floor`: the one
     that stood when the rows had been read: what is missing for it is known.
-    If a message is delivered: `positions`, rows of `read_positions`, and `refusals`, rows of
+    If a message is delivered: `positions`, rows of `read_positions`, and `refusals`, those of
     `read_refusals`.
     """
 
@@ -57,7 +57,7 @@ class LakeRows:
     namings: Sequence[Row] = ()
     losses: Sequence[Row] = ()
     positions: Sequence[Row] = ()
-    refusals: Sequence[Row] = ()
+    refusals: Mapping[tuple[str, int, int], Sequence[Row]] = field(default_factory=dict)
 
     @property
     def has_uncommitted_rows(self) -> bool:
