@@ -12,7 +12,7 @@ from pipelines.settings.allowed import are_servers, one_of, whole
 from pipelines.settings.errors import SettingsError, section_of
 from pipelines.settings.library_options import CLIENT, library_options
 from pipelines.settings.nearest import did_you_mean
-from txlake.protocol import TOPIC_PATTERN, matches
+from txlake.protocol import SYSTEM_REAL_TOPICS, TOPIC_PATTERN, matches
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -131,8 +131,8 @@ def read_publishers(
 def same_destination(first: PublisherSettings, second: PublisherSettings) -> str | None:
     """Returns a Kafka topic that two publishers would both write to, as far as settings say it.
 
-    Where each publishes all topics, or one does and the other names some, it is a name with
-    `{topic}` in it, or the first of those topics.
+    Where both publish all of the users' topics it is a name with `{topic}` in it. The topics that
+    are published only where they are named are not among all.
     """
     if first.bootstrap_servers != second.bootstrap_servers:
         return None
@@ -145,8 +145,12 @@ def same_destination(first: PublisherSettings, second: PublisherSettings) -> str
     if first.destination != second.destination:
         return None
 
-    named = sorted(first.topics + second.topics)
-    return first.destination_of(named[0]) if named else first.destination
+    named = first.topics + second.topics
+    if not named:
+        return first.destination
+
+    common = sorted(set(named) - set(SYSTEM_REAL_TOPICS))
+    return first.destination_of(common[0]) if common else None
 
 
 def _publisher(

@@ -368,6 +368,8 @@ def test_a_wrong_setting_of_a_publisher_is_named(publisher: Any, said: str) -> N
         ({}, {"bootstrap_servers": "h:2"}, None),
         ({}, {"destination": "lake.{topic}"}, None),
         ({"topics": ["orders"]}, {"topics": ["bills"]}, None),
+        ({}, {"topics": [p.UNDELIVERABLE_TOPIC]}, None),
+        ({"topics": [p.CHECK_MAX_TOPIC, "orders"]}, {}, "orders"),
     ],
 )  # fmt: skip
 def test_two_publishers_of_one_destination_are_refused_by_the_settings(
