@@ -195,7 +195,6 @@ class DriverLoop:
         except Exception as error:
             raise self._classify(error) from error
 
-        self._backoff.log_recovery()
         self._stream()
 
     def _check_kafka(self) -> None:
@@ -320,6 +319,7 @@ class DriverLoop:
             self._before_batch,
             self._leadership.require,
             self._on_committed,
+            self._backoff.log_recovery,  # a Kafka that has just started can be away again at once
         )
 
         log.info(

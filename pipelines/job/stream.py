@@ -79,7 +79,8 @@ class Stream:
 
     Input: `before_batch`: called before each micro-batch is read, with whether it has new
     partitions; `before_plan`: called before its epoch is planned; `on_epoch`: called with each
-    committed plan and the duration of its epoch in s.
+    committed plan and the duration of its epoch in s; `after_batch`: called after each micro-batch
+    that is done, with or without an epoch.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Stream:
         before_batch: Callable[[bool], None],
         before_plan: Callable[[], None],
         on_epoch: Callable[[Plan, float], None],
+        after_batch: Callable[[], None],
     ) -> None:
         self._spark = spark
         self._settings = settings
@@ -109,6 +111,7 @@ class Stream:
         self._before_batch = before_batch
         self._before_plan = before_plan
         self._on_epoch = on_epoch
+        self._after_batch = after_batch
 
         self._starts = epochs.start_offsets()
         self._partitions = set(self._starts)
@@ -292,6 +295,7 @@ class Stream:
                 self._epochs.finish(epoch)
                 self._on_epoch(plan, time.monotonic() - began_at)
 
+            self._after_batch()
             self._maintenance.after_batch(plan, wait_s())
         except BaseException as error:
             self._failure = self._failure or error

@@ -6,14 +6,16 @@ wrong at the start in test_start.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from pipelines.errors import LostInputError
+from pipelines.epoch.runner import EpochRunner, LandedBatch
+from pipelines.errors import KafkaAwayError, LostInputError
+from pipelines.kafka_client.connection import Partition
 from pipelines.local_broker.broker import Broker
 from tests.support.job import Job, running, settings_for
 from tests.support.kafka_admin import admin_client
@@ -106,6 +108,41 @@ def test_records_that_retention_deletes_before_they_land_stop_the_running_job(
     assert len(job.rows("half")) == 1
 
 
+def test_an_outage_goes_on_until_a_micro_batch_is_done_and_is_one_in_the_log(
+    broker: Broker,
+    tmp_path: Path,
+    unique: Unique,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A broker that has just started elects drivers and tells its topics, and then lets tasks wait.
+    caplog.set_level("WARNING", "txlake.driver")
+    settings = settings_for(broker, tmp_path / "lake", unique("shaky"))
+    land = EpochRunner.land_batch
+    streams_that_fail = iter(range(3))
+    sent: list[str] = []
+
+    def land_or_fail(epochs: EpochRunner, ends: Mapping[Partition, int]) -> LandedBatch:
+        if "before" in sent and next(streams_that_fail, None) is not None:
+            raise KafkaAwayError("the tasks got no records")
+        return land(epochs, ends)
+
+    monkeypatch.setattr(EpochRunner, "land_batch", land_or_fail)
+    with running(settings) as job:
+        wire = KafkaWriter(settings)
+        commit(wire, "before")
+        wait_for_bodies(job, "before")
+        sent.append("before")
+        wait_until(lambda: "is back after" in caplog.text, "it is back")
+        commit(wire, "after")
+        wait_for_bodies(job, "before", "after")
+
+    away, back = [text for text in caplog.messages if text.startswith("Kafka at ")]
+    assert "is away, for 0 s so far; trying again in 1 s (" in away
+    assert "is back after" in back
+    assert next(streams_that_fail, None) is None
+
+
 def test_a_job_whose_stream_gave_up_goes_on_when_kafka_is_back_and_can_be_stopped_meanwhile(
     tmp_path: Path, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -123,7 +160,7 @@ def test_a_job_whose_stream_gave_up_goes_on_when_kafka_is_back_and_can_be_stoppe
         own.restart()
         commit(KafkaWriter(settings), "after")
         wait_for_bodies(job, "before", "after")
-        assert "is back" in caplog.text
+        wait_until(lambda: "is back" in caplog.text, "and that it is back")
         own.kill()
     finally:
         job.driver.stop()

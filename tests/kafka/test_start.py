@@ -343,7 +343,7 @@ def test_a_broker_that_is_away_at_the_start_is_waited_for(
         wait_until(lambda: "is away" in caplog.text, "the job says that Kafka is away")
         own.start()
         wait_until(lambda: job.driver.is_streaming, "the job streams")
-        assert "is back" in caplog.text
+        wait_until(lambda: "is back" in caplog.text, "the job says that Kafka is back")
         wire = KafkaWriter(settings)
         wire.end(COMMIT, wire.half("a"))
         job.wait_for(lambda: job.messages("orders"), "the message")

@@ -159,7 +159,8 @@ def test_a_start_waits_for_its_store_wherever_it_stands(
         starting.kill()
         again = drivers.wait_for(AWAY, drivers.start())
     drivers.wait_for(ACTIVE, again)
-    assert again.has_said("which an earlier run had planned", "is back after")
+    drivers.wait_for("is back after", again)
+    assert again.has_said("which an earlier run had planned")
     drivers.wait_for_sent()
     drivers.check()
 
