@@ -8,13 +8,18 @@ is sound when each transaction is on one side of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
+# The columns of a topic's table by which its rows are of one message transaction.
+UNIT_COLUMNS: Final = ("producer_group", "transaction_id")
 ALONE: Final = -1  # the unit of a message that shares it with no other
+_MISSING: Final = -1
 Array = Any  # numpy's generics say more than they help
 
 
@@ -28,6 +33,25 @@ class QueueRows:
     epochs: Array
     units: Array
     is_whole: bool
+
+
+def units_of(tables: Iterable[pa.Table]) -> Array:
+    """Returns the message transaction of each row as a number.
+
+    ALONE where a row is its only one: without an id, or with one that no other row has.
+    Input: rows with UNIT_COLUMNS; those of one transaction can stand in several tables.
+    """
+    rows = pa.concat_tables(table.select(list(UNIT_COLUMNS)) for table in tables)
+    groups, ids = (_numbers(rows[name]) for name in UNIT_COLUMNS)
+
+    is_shared = (np.bincount(ids + 1)[ids + 1] > 1) & (ids != _MISSING)
+    return np.where(is_shared, ids * (len(ids) + 1) + groups + 1, ALONE)
+
+
+def _numbers(texts: pa.ChunkedArray) -> Array:
+    """Returns a number for each text, the same for the same text; _MISSING where there is none."""
+    encoded = texts.combine_chunks().dictionary_encode()
+    return pc.fill_null(encoded.indices, _MISSING).to_numpy().astype(np.int64)
 
 
 def cuts(queues: Sequence[QueueRows], rows_max: int) -> list[tuple[int, ...]]:
@@ -88,12 +112,13 @@ def _cuts_within(
         [queue.units[start:end] for queue, (start, end) in zip(queues, spans, strict=True)]
     )
 
-    _, unit, count = np.unique(names, return_inverse=True, return_counts=True)
-    is_alone = names == ALONE
-    linked = np.flatnonzero((count[unit] > 1) & ~is_alone)
+    named = np.flatnonzero(names != ALONE)
+    _, unit, count = np.unique(names[named], return_inverse=True, return_counts=True)
+    is_linked = count[unit] > 1
+    linked = named[is_linked]
     queue_of = queue_of[linked]
     row = row[linked]
-    unit = unit[linked]
+    unit = unit[is_linked]
 
     all_cuts = []
     taken = first

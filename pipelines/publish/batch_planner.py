@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from pipelines.publish.batch_limits import ALONE, QueueRows, cuts, has_large_epoch
+from pipelines.publish.batch_limits import (
+    ALONE,
+    UNIT_COLUMNS,
+    QueueRows,
+    cuts,
+    has_large_epoch,
+    units_of,
+)
 from pipelines.publish.committed import AHEAD_BYTES, Queue
 from pipelines.publish.topics import PublishedTopic, group_by_topic
 from pipelines.publish.transaction_limit import TransactionLimit
 from pipelines.settings import PublisherSettings
 
-_PLAN_ROWS: Final = 50_000  # the rows of a backlog that are read to find where to cut
+_PLAN_ROWS: Final = 100_000  # the rows of a backlog that are read to find where to cut
 _PLAN_ROWS_MIN: Final = 1_000
 _AHEAD_BYTES_MIN: Final = 262_144  # that a topic reads ahead where many are behind
 
@@ -32,6 +37,7 @@ class BatchPlanner:
         self._publisher = publisher
         self._limit = limit
         self._topics = topics
+        self._has_large_epochs = False  # the last plan: one was larger than the limit
 
     def cuts(self, behind: Mapping[Queue, int]) -> Iterator[dict[Queue, int]]:
         """Yields where each transaction ends: by queue, the offset that comes after it.
@@ -63,15 +69,19 @@ class BatchPlanner:
         queues = list(behind)
         starts = [self._topics[name].rows.positions[queue_id] for name, queue_id in queues]
         plan_rows = max(_PLAN_ROWS, 2 * rows_max)
+        has_units = self._has_large_epochs
         planned: list[tuple[int, ...]] = []
 
         while not planned:
             rows_of_each = max(_PLAN_ROWS_MIN, plan_rows // len(queues))
-            rows = self._queue_rows(behind, rows_of_each, has_units=False)
-            if has_large_epoch(rows, rows_max):
+            rows = self._queue_rows(behind, rows_of_each, has_units=has_units)
+            is_large = has_large_epoch(rows, rows_max)
+            if is_large and not has_units:
+                has_units = True
                 rows = self._queue_rows(behind, rows_of_each, has_units=True)
             planned = cuts(rows, rows_max)
             plan_rows *= 2
+        self._has_large_epochs = is_large
 
         for counts in planned:
             yield {
@@ -87,13 +97,13 @@ class BatchPlanner:
         Input: where each queue ends; the number of rows of each; whether message transactions are
         told apart: else each message counts as one.
         """
-        columns = ["epoch", *(("producer_group", "transaction_id") if has_units else ())]
+        columns = ["epoch", *(UNIT_COLUMNS if has_units else ())]
         tables = {
             (name, queue_id): rows
             for name, ends in group_by_topic(behind).items()
             for queue_id, rows in self._topics[name].rows.peek(ends, rows_max, columns).items()
         }
-        units = _units(tables[queue] for queue in behind) if has_units else None
+        units = units_of(tables[queue] for queue in behind) if has_units else None
 
         queue_rows = []
         start = 0
@@ -124,16 +134,3 @@ class BatchPlanner:
             end - self._topics[name].rows.positions[queue_id]
             for (name, queue_id), end in until.items()
         )
-
-
-def _units(tables: Iterable[pa.Table]) -> Any:
-    """Returns the message transaction of each row as a number; ALONE if the row has none."""
-    chunks: list[pa.Array] = []
-    for rows in tables:
-        group = pc.fill_null(rows["producer_group"], "")
-        names = pc.binary_join_element_wise(group, rows["transaction_id"], "\0")
-        chunks += names.chunks
-
-    names = pa.chunked_array(chunks, pa.string())
-    encoded = pa.concat_arrays(names.chunks).dictionary_encode()
-    return pc.fill_null(encoded.indices, ALONE).to_numpy().astype(np.int64)

@@ -104,7 +104,7 @@ class RecordMaker:
         for at in reversed(range(len(present))):  # so that the indexes before it stay
             _, values = present[at]
             if values.null_count:
-                headers = _without(headers, first + at, values.is_null().to_pylist())
+                headers = _without(headers, first + at, values.is_null().to_numpy().tolist())
         return headers
 
 
@@ -123,7 +123,9 @@ def _has_values(column: pa.ChunkedArray) -> bool:
 
 
 def _header_of_rows(name: str, values: pa.ChunkedArray) -> Iterator[Header]:
-    """Returns a header of each row."""
+    """Returns a header of each row. Where all have one value it is one object."""
+    if len(values) and values[0] == values[-1] and pc.all(pc.equal(values, values[0])).as_py():
+        return itertools.repeat((name, _as_bytes(values[:1])[0]), len(values))
     return zip(itertools.repeat(name, len(values)), _as_bytes(values), strict=True)
 
 
@@ -142,14 +144,12 @@ class _Properties:
         maps = rows["properties"].combine_chunks()
         starts = maps.offsets.to_numpy()
         held = slice(starts[0], starts[-1])
-        names = maps.keys[held]
 
         self._raw = rows["raw_headers"]
         self._starts = starts - starts[0]
-        self._pairs: list[Header] = list(
-            zip(names.to_numpy(zero_copy_only=False), _as_bytes(maps.items[held]), strict=True)
-        )
-        self._has_ours = not _OWN_NEW.isdisjoint(pc.unique(names).to_pylist())
+        self._names = maps.keys[held].dictionary_encode()
+        self._values: list[bytes] = _as_bytes(maps.items[held])
+        self._has_ours = not _OWN_NEW.isdisjoint(self._names.dictionary.to_pylist())
         self.count = self._count()
 
     def _count(self) -> int | None:
@@ -160,13 +160,29 @@ class _Properties:
         first = int(counts[0]) if len(counts) else 0
         return first if (counts == first).all() else None
 
-    def columns(self) -> list[list[Header]]:
+    def columns(self) -> list[Iterator[Header]]:
         """Returns the first header of each row, the second one and so on, if all have as many."""
-        return [self._pairs[number :: self.count] for number in range(self.count or 0)]
+        count = self.count or 0
+        names = self._names.dictionary.to_pylist()
+        of_headers = self._names.indices.to_numpy()
+        columns: list[Iterator[Header]] = []
+
+        for number in range(count):
+            of_rows = of_headers[number::count]
+            is_same = (of_rows == of_rows[0]).all()
+            names_of_rows = (
+                itertools.repeat(names[of_rows[0]], len(of_rows))
+                if is_same
+                else map(names.__getitem__, of_rows.tolist())
+            )
+            columns.append(zip(names_of_rows, self._values[number::count], strict=True))
+        return columns
 
     def of_rows(self) -> Iterator[list[Header]]:
         """Returns the headers of each row."""
-        rows = (self._pairs[start:end] for start, end in itertools.pairwise(self._starts.tolist()))
+        names = self._names.to_numpy(zero_copy_only=False).tolist()
+        pairs: list[Header] = list(zip(names, self._values, strict=True))
+        rows = (pairs[start:end] for start, end in itertools.pairwise(self._starts.tolist()))
         if self._has_ours:
             rows = ([pair for pair in row if pair[0] not in _OWN_NEW] for row in rows)
         if not _has_values(self._raw):

@@ -61,6 +61,21 @@ class Library:
         return bool(self.harmless.fullmatch(key.lower())) and not self.is_secret(key)
 
 
+# Of the Python client alone: functions and objects, which no settings file can hold. Kafka's Java
+# client, which gets the same section, knows none of them.
+_PYTHON_CLIENT: Final = frozenset(
+    {
+        "default.topic.config",
+        "delivery.report.only.error",
+        "error_cb",
+        "logger",
+        "oauth_cb",
+        "on_commit",
+        "on_delivery",
+        "stats_cb",
+        "throttle_cb",
+    }
+)
 # Source: librdkafka's CONFIGURATION.md, and the settings of Kafka's Java client.
 CLIENT: Final = Library(
     secret=re.compile(
@@ -95,7 +110,8 @@ CLIENT: Final = Library(
             "auto.offset.reset",
             "isolation.level",
         }
-    ),
+    )
+    | _PYTHON_CLIENT,
     ms_min=KAFKA_MS_MIN,
 )
 # Source: the configuration keys of the Rust crate object_store, to which delta-rs passes options.

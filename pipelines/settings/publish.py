@@ -94,7 +94,7 @@ class PublisherSettings:
         },
     )
     record_bytes_max: int = field(default=0, metadata=whole(0, 1_000_000_000))
-    transaction_messages_max: int = field(default=100_000, metadata=whole(1, _INT_MAX))
+    transaction_messages_max: int = field(default=20_000, metadata=whole(1, _INT_MAX))
     transaction_bytes_max: int = field(default=67_108_864, metadata=whole(1, _INT_MAX))
     transaction_timeout_ms: int = field(default=60_000, metadata=whole(1_000, 900_000))
     client: dict[str, str] = field(default_factory=dict, repr=False)

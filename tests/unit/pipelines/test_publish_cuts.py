@@ -6,9 +6,10 @@ import random
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from pipelines.publish.batch_limits import ALONE, QueueRows, cuts, has_large_epoch
+from pipelines.publish.batch_limits import ALONE, QueueRows, cuts, has_large_epoch, units_of
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,29 @@ def test_cuts(case: Case) -> None:
         for number, text in enumerate(case.queues)
     ]
     assert cuts(queues, case.rows_max) == case.cuts
+
+
+def rows_of(*transactions: tuple[str | None, str | None]) -> pa.Table:
+    """Return rows of message transactions, each as its group and id."""
+    texts = pa.string()
+    groups, ids = zip(*transactions, strict=True) if transactions else ((), ())
+    return pa.table(
+        {"producer_group": pa.array(groups, texts), "transaction_id": pa.array(ids, texts)}
+    )
+
+
+def test_a_unit_is_a_group_and_an_id_in_whatever_queue() -> None:
+    queues = [
+        rows_of(("shop", "1"), (None, "1"), ("bank", "1"), ("shop", None)),
+        rows_of(),
+        rows_of(("shop", None), ("shop", "2"), ("shop", "1"), (None, "1"), (None, None)),
+    ]
+    units = units_of(queues).tolist()
+
+    shop, nobody, bank = units[:3]
+    assert len({shop, nobody, bank, ALONE}) == 4
+    assert units[3:] == [ALONE, ALONE, ALONE, shop, nobody, ALONE]
+    assert units_of([rows_of(), rows_of()]).tolist() == []
 
 
 @pytest.mark.parametrize(("rows_max", "is_large"), [(2, True), (3, False)])

@@ -428,6 +428,10 @@ def test_a_name_of_ours_is_never_a_users() -> None:
         [{"properties": []}, {"properties": [("a", "1"), ("b", "2")]}, {"properties": None}],
         [{"keys": "k", "properties": [("a", "1")]}, {"keys": None, "properties": [("a", "2")]}],
         [{"tags": "t"}, {"tags": "u"}],
+        [{"tags": "t"}, {"tags": "t"}, {"tags": "t"}],
+        [{"tags": "t"}, {"tags": "u"}, {"tags": "t"}],
+        [{"tags": "t"}, {"tags": None}, {"tags": "t"}],
+        [{"tags": None}, {"tags": "t"}, {"tags": None}],
         [
             {"raw_headers": [{"key": "a", "value": b"\xff"}, {"key": "a", "value": None}]},
             {"properties": [("a", "1")]},

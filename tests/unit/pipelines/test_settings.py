@@ -82,6 +82,8 @@ def with_(section: str, **values: Any) -> dict[str, Any]:
         (with_("kafka", client={"acks_env": "PATH"}), "acks_env is set by txlake"),
         (with_("kafka", client={"request.required.acks": 0}), "is set by txlake"),
         (with_("kafka", client={"group.id_file": "x"}), "group.id_file is set by txlake"),
+        (with_("kafka", client={"delivery.report.only.error": "true"}), "is set by txlake"),
+        (with_("kafka", client={"stats_cb": "print"}), "stats_cb is set by txlake"),
         (with_("lake", store={"allow_unsafe_rename_env": "PATH"}), "is set by txlake"),
         (with_("lake", store={"AWS_CONDITIONAL_PUT": "disabled"}), "is set by txlake"),
         (
