@@ -144,7 +144,7 @@ def _show_target(
     if not shown:
         raise OperatorError(nothing_found(rows, target, lake.path))
     if settings is not None and settings.publish:
-        shown = [with_publications(report, settings) for report in shown]
+        shown = with_publications(shown, settings)
 
     if output == "json":
         print_json(

@@ -31,7 +31,7 @@ from txlake.protocol import (
 )
 
 if TYPE_CHECKING:
-    from pipelines.publish.locate import Publication
+    from pipelines.publish.locate import Publication, PublicationFinder
     from pipelines.settings import Settings
 
 PENDING = "PENDING"
@@ -118,22 +118,28 @@ def reports(rows: LakeRows, now_ms: int, limit: int | None = None) -> tuple[list
     return [_report(unit, now_ms) for unit in shown], len(units) - len(shown)
 
 
-def with_publications(report: Report, settings: Settings) -> Report:
-    """Returns a report that says where its delivered messages are published, by asking Kafka.
+def with_publications(reports: Iterable[Report], settings: Settings) -> list[Report]:
+    """Returns reports that say where delivered messages are published, by asking Kafka.
 
     Errors: LakeError.
     """
-    messages = tuple(
-        message if message.place is None else _with_publications(message, message.place, settings)
-        for message in report.messages
-    )
-    return replace(report, messages=messages)
+    from pipelines.publish.locate import PublicationFinder
+
+    finder = PublicationFinder(settings)
+    return [
+        replace(
+            report, messages=tuple(_with_publications(each, finder) for each in report.messages)
+        )
+        for report in reports
+    ]
 
 
-def _with_publications(message: MessageReport, place: Place, settings: Settings) -> MessageReport:
-    from pipelines.publish.locate import find_publications
+def _with_publications(message: MessageReport, finder: PublicationFinder) -> MessageReport:
+    place = message.place
+    if place is None:
+        return message
 
-    publications = find_publications(settings, place.topic, place.queue_id, place.queue_offset)
+    publications = finder.find(place.topic, place.queue_id, place.queue_offset)
     return replace(message, publications=tuple(publications))
 
 

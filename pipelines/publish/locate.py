@@ -12,7 +12,6 @@ from pipelines.publish.destination import Destination
 from pipelines.publish.progress import TopicProgress, read_topic_record
 from pipelines.publish.topics import wanted_topics
 from pipelines.settings import PublisherSettings, Settings
-from txlake._lake import Lake
 
 
 @dataclass(frozen=True)
@@ -42,71 +41,99 @@ class _Step:
     progress: TopicProgress
 
 
-def find_publications(
-    settings: Settings, topic: str, queue_id: int, queue_offset: int
-) -> list[Publication]:
-    """Returns what each publisher of a topic has made of a message.
+class PublicationFinder:
+    """A look for the records of messages, at one time.
 
-    A Kafka that does not answer is said. Errors: LakeError; StoreAwayError.
+    The progress of a topic is read once, and a Kafka that does not answer is asked once.
+    Errors of the methods: LakeError; StoreAwayError.
     """
-    lake = open_lake(settings.lake.path, settings.lake.store)
-    publications = []
 
-    for publisher in settings.publish.values():
-        if topic not in wanted_topics(publisher, lake.topics()):
-            continue
-        try:
-            publications.append(_find(lake, publisher, topic, queue_id, queue_offset))
-        except JobError as error:
-            text = f"nobody knows whether publisher {publisher.name} has published it: {error}"
-            publications.append(Publication(publisher.name, text))
+    def __init__(self, settings: Settings) -> None:
+        self._publishers = settings.publish
+        self._lake = open_lake(settings.lake.path, settings.lake.store)
+        self._topics = self._lake.topics()
+        self._destinations: dict[str, Destination] = {}  # by publisher
+        self._failures: dict[str, str] = {}  # by publisher, what its Kafka said
+        self._steps: dict[tuple[str, str], list[_Step]] = {}  # by publisher and topic
 
-    return publications
+    def find(self, topic: str, queue_id: int, queue_offset: int) -> list[Publication]:
+        """Returns what each publisher of a topic has made of a message.
 
+        A Kafka that does not answer is said.
+        """
+        publications = []
+        for publisher in self._publishers.values():
+            if topic not in wanted_topics(publisher, self._topics):
+                continue
 
-def _find(
-    lake: Lake, publisher: PublisherSettings, topic: str, queue_id: int, queue_offset: int
-) -> Publication:
-    name = publisher.name
-    destination = Destination(publisher)
-    steps = list(_steps(destination, lake.lake_id, name, topic))
-    if not steps:
-        return Publication(name, f"not published yet by {name}, which has not begun with its topic")
+            name = publisher.name
+            if name not in self._failures:
+                try:
+                    publications.append(self._find(publisher, topic, queue_id, queue_offset))
+                    continue
+                except JobError as error:
+                    self._failures[name] = str(error)
+            text = f"nobody knows whether publisher {name} has published it: {self._failures[name]}"
+            publications.append(Publication(name, text))
+        return publications
 
-    newest = steps[-1].progress
-    position = newest.next_offset(queue_id)
-    if queue_offset >= position:
+    def _find(
+        self, publisher: PublisherSettings, topic: str, queue_id: int, queue_offset: int
+    ) -> Publication:
+        name = publisher.name
+        if name not in self._destinations:
+            self._destinations[name] = Destination(publisher)
+        destination = self._destinations[name]
+        steps = self._steps_of(destination, name, topic)
+        if not steps:
+            return Publication(
+                name, f"not published yet by {name}, which has not begun with its topic"
+            )
+
+        newest = steps[-1].progress
+        position = newest.next_offset(queue_id)
+        if queue_offset >= position:
+            return Publication(
+                name,
+                f"not published yet by {name}: in {newest.destination}, partition {queue_id}, "
+                f"queue offset {position} comes next",
+            )
+
+        kafka_offset = destination.find(
+            newest.destination, queue_id, self._lake.lake_id, queue_offset
+        )
+        if kafka_offset is None:
+            return Publication(
+                name,
+                f"not in {newest.destination}, partition {queue_id}, and {name} is past it: it was "
+                "before the begin, an operator skipped it, or Kafka has deleted it",
+            )
+
+        number = next(
+            number for number, step in enumerate(steps) if _is_behind(step, queue_id, queue_offset)
+        )
+        first = steps[number]
+        is_exact = number > 0
+        when = instant(first.at) if is_exact else f"{instant(first.at)} or before"
         return Publication(
             name,
-            f"not published yet by {name}: in {newest.destination}, partition {queue_id}, queue "
-            f"offset {position} comes next",
+            f"published by {name} to {newest.destination}, partition {queue_id}, offset "
+            f"{kafka_offset}, at {when}, up to epoch {first.progress.epoch}",
+            newest.destination,
+            queue_id,
+            kafka_offset,
+            first.at,
+            is_exact,
+            first.progress.epoch,
         )
 
-    after = [
-        number for number, step in enumerate(steps) if _is_behind(step, queue_id, queue_offset)
-    ]
-    first = steps[after[0]]
-    is_exact = after[0] > 0
-    kafka_offset = destination.find(newest.destination, queue_id, lake.lake_id, queue_offset)
-    if kafka_offset is None:
-        return Publication(
-            name,
-            f"not in {newest.destination}, partition {queue_id}, and {name} is past it: it was "
-            "before the begin, an operator skipped it, or Kafka has deleted it",
-        )
-
-    when = instant(first.at) if is_exact else f"{instant(first.at)} or before"
-    return Publication(
-        name,
-        f"published by {name} to {newest.destination}, partition {queue_id}, offset "
-        f"{kafka_offset}, at {when}, up to epoch {first.progress.epoch}",
-        newest.destination,
-        queue_id,
-        kafka_offset,
-        first.at,
-        is_exact,
-        first.progress.epoch,
-    )
+    def _steps_of(self, destination: Destination, name: str, topic: str) -> list[_Step]:
+        """Returns the progress records of a topic that Kafka still has, the oldest first."""
+        steps = self._steps.get((name, topic))
+        if steps is None:
+            steps = list(_steps(destination, self._lake.lake_id, name, topic))
+            self._steps[name, topic] = steps
+        return steps
 
 
 def _steps(destination: Destination, lake_id: str, name: str, topic: str) -> Iterator[_Step]:

@@ -7,7 +7,7 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from pipelines.kafka_client.group_member import Member
 from pipelines.kafka_client.group_members import MemberGroup
 from pipelines.local_broker.broker import Broker
 from pipelines.metrics.publisher_watch import PublisherWatch
+from pipelines.publish.destination import Destination
 from pipelines.publish.process import PublisherProcess, elected_process, group_of
 from pipelines.publish.publisher import Turn
 from pipelines.publish.status import find_publishers, read_publishers
@@ -313,3 +314,28 @@ def test_explain_says_where_and_when_a_message_was_published_or_that_it_is_not_y
     conf.write_text(toml_of(lake.values(main={"bootstrap_servers": "127.0.0.1:1"})))
     assert "nobody knows whether publisher main has published it: Kafka at" in explained(0)[0]
     assert "publish" not in said("tx", "explain", "half:0-0", "--lake", str(lake.path))
+
+
+def test_explain_of_a_set_reads_the_progress_of_a_topic_once_and_asks_a_silent_kafka_once(
+    lake: PublishedLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf = lake.path.parent / "job.toml"
+    conf.write_text(toml_of(lake.values()))
+    lake.send_set(*({"body": b"%d" % number, "real_queue_id": 1} for number in range(5)))
+    publish_all(lake.settings())
+
+    read = Destination.progress_records
+    reads: list[str] = []
+
+    def counted_read(destination: Destination, **options: bool) -> Iterator[Any]:
+        reads.append("the progress topic")
+        return read(destination, **options)
+
+    monkeypatch.setattr(Destination, "progress_records", counted_read)
+    assert said("tx", "explain", "half:0-0", "--conf", str(conf)).count("published by main") == 5
+    assert len(reads) == 1
+
+    conf.write_text(toml_of(lake.values(main={"bootstrap_servers": "127.0.0.1:1"})))
+    text = said("tx", "explain", "half:0-0", "--conf", str(conf))
+    assert text.count("nobody knows whether publisher main has published it: Kafka at") == 5
+    assert len(reads) == 2

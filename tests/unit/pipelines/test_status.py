@@ -406,9 +406,16 @@ def test_a_lake_that_is_named_beside_settings_is_the_only_one_asked_for(
         asked_for.append(settings.lake.path)
         return []
 
+    class NoPublications:
+        def __init__(self, settings: Settings) -> None:
+            read_lake(settings)
+
+        def find(self, *_place: object) -> list[Any]:
+            return []
+
     monkeypatch.setattr("pipelines.job.election.DriverGroup", OneDriver)
     monkeypatch.setattr("pipelines.publish.status.find_publishers", read_lake)
-    monkeypatch.setattr("pipelines.publish.locate.find_publications", read_lake)
+    monkeypatch.setattr("pipelines.publish.locate.PublicationFinder", NoPublications)
     for name, nothing in (("start_error", None), ("topic_lags", []), ("groups_without_topic", [])):
         monkeypatch.setattr(f"pipelines.health.kafka.{name}", lambda *_, it=nothing: it)
 
