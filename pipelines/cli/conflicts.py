@@ -48,6 +48,7 @@ def list_conflicts(
     from pipelines.health.conflicts import COLUMNS, read_conflicts, require_reason
 
     require_reason(reason)
-    rows = read_conflicts(open_lake(lake_path, conf), max(0, now_ms() - since), group, reason)
+    since_at = max(0, now_ms() - since)
+    newest = read_conflicts(open_lake(lake_path, conf), since_at, group, reason, limit)
     none = empty_text("no operations without effect", group=group, reason=reason)
-    print_list(COLUMNS, rows[-limit:], len(rows), output, none)
+    print_list(COLUMNS, newest.rows, newest.counts.total(), output, none)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -233,11 +232,19 @@ def conflicts_page(request: Request) -> Response:
     reason = query_params.text(query, "reason")
     conflicts.require_reason(reason)
 
-    rows = conflicts.read_conflicts(lake_of(request), since_at, group, reason)[::-1]
-    counts = Counter((row["producer_group"], row["reason"]) for row in rows)
+    limit = query_params.limit(query)
+    newest = conflicts.read_conflicts(lake_of(request), since_at, group, reason, limit)
+    rows = newest.rows[::-1]
 
-    return _rows_page(
-        request, "conflicts", conflicts.COLUMNS, rows, counts=counts, since=since, query=query
+    return export(request, conflicts.COLUMNS, rows) or page(
+        request,
+        "conflicts",
+        columns=conflicts.COLUMNS,
+        rows=rows,
+        count=newest.counts.total(),
+        counts=newest.counts,
+        since=since,
+        query=query,
     )
 
 

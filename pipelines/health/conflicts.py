@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
 from typing import Final
+
+import pyarrow.compute as pc
 
 from checker.frames_ops.sql import run
 from pipelines.errors import OperatorError
@@ -35,6 +39,12 @@ WHERE ($group IS NULL OR o.producer_group = $group)
 ORDER BY c.decided_at, c.queue_id, c.op_queue_offset, c.half_queue_offset
 """
 
+_COUNTS = """
+SELECT producer_group, reason, count(*) AS operations FROM chosen
+GROUP BY producer_group, reason
+ORDER BY operations DESC, producer_group, reason
+"""
+
 
 def require_reason(reason: str | None) -> None:
     """Raises OperatorError for a reason that no conflict has; None: no reason was named."""
@@ -45,12 +55,27 @@ def require_reason(reason: str | None) -> None:
         )
 
 
-def read_conflicts(
-    lake: Lake, since_at: int | None, group: str | None = None, reason: str | None = None
-) -> list[Row]:
-    """Returns the conflicts that were decided since an instant. Output: COLUMNS; ms.
+@dataclass(frozen=True)
+class Conflicts:
+    """Conflicts, the newest last, up to a limit. `rows`: COLUMNS; ms.
 
-    Input: the producer group and the reason to choose, if any.
+    `counts`: how many there are in all, by producer group (None: cannot be read) and reason.
+    """
+
+    rows: list[Row]
+    counts: Counter[tuple[str | None, str]]
+
+
+def read_conflicts(
+    lake: Lake,
+    since_at: int | None,
+    group: str | None = None,
+    reason: str | None = None,
+    limit: int | None = None,
+) -> Conflicts:
+    """Returns the newest conflicts that were decided since an instant.
+
+    Input: the producer group and the reason to choose, if any; None as the limit: all of them.
     """
     epoch, _ = latest_committed(lake)
     bounds: Bounds = {"epoch": (None, epoch)}
@@ -58,14 +83,23 @@ def read_conflicts(
         bounds = {**bounds, "decided_at": (instant(since_at), None)}
 
     conflicts = read_rows(lake, "conflicts", _CONFLICT, bounds)
-    op_bounds: Bounds = {"queue_offset": sorted(set(conflicts["op_queue_offset"].to_pylist()))}
+    op_bounds: Bounds = {"queue_offset": pc.unique(conflicts["op_queue_offset"]).to_pylist()}
     op = read_rows(lake, OP, _OP, op_bounds)
     values = {"group": group, "reason": reason}
-    rows = to_dicts(run(_CONFLICTS, values, conflicts=conflicts, op=op))
+    chosen = run(_CONFLICTS, values, conflicts=conflicts, op=op)
 
-    for row in rows:
-        half = row["half_queue_offset"]
-        row["half"] = None if half is None else str(RecordTarget(HALF, row["queue_id"], half))
-        row["op"] = f"{row['queue_id']}-{row['op_queue_offset']}"
+    counts = to_dicts(run(_COUNTS, chosen=chosen))
+    first = 0 if limit is None else max(0, chosen.num_rows - limit)
+    return Conflicts(
+        [_conflict(row) for row in to_dicts(chosen.slice(first))],
+        Counter({(row["producer_group"], row["reason"]): row["operations"] for row in counts}),
+    )
 
-    return [{name: row[name] for name in COLUMNS} for row in rows]
+
+def _conflict(row: Row) -> Row:
+    half = row["half_queue_offset"]
+    places = {
+        "half": None if half is None else str(RecordTarget(HALF, row["queue_id"], half)),
+        "op": f"{row['queue_id']}-{row['op_queue_offset']}",
+    }
+    return {name: places[name] if name in places else row[name] for name in COLUMNS}

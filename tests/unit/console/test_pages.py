@@ -96,7 +96,7 @@ def test_lists_have_the_rows_of_their_commands(shop_lake: str, shop_now: int) ->
     assert f"{count - ROWS} more" in console.get("/transactions?state=all&since=any").text
     dead = [row["target"] for row in read_dead(lake) if row["target"].startswith("half")]
     assert targets("/dead") == dead != []
-    conflicts = read_conflicts(lake, None)[::-1]
+    conflicts = read_conflicts(lake, None).rows[::-1]
     shown = console.get("/conflicts?since=90d").text
     for reason in {row["reason"] for row in conflicts}:
         assert f'title="{reason}">{status_words(reason)}</a>' in shown
