@@ -108,10 +108,12 @@ def read_waiting(
 
 
 def _messages(lake: Lake, source: str, delayed: pa.Table) -> pa.Table:
-    """Returns the records of the waiting messages, those of one source."""
-    rows = delayed.filter(pc.equal(delayed["source"], source))
-    ends = pc.min_max(rows["queue_offset"]).as_py()
-    bounds: Bounds = {"queue_offset": (ends["min"], ends["max"]) if rows.num_rows else []}
+    """Returns the records of the waiting messages, those of one source.
+
+    Between the oldest of them and the newest there can be millions of others.
+    """
+    offsets = delayed.filter(pc.equal(delayed["source"], source))["queue_offset"]
+    bounds: Bounds = {"queue_offset": pc.unique(offsets).to_pylist()}
 
     records = read_rows(lake, source, _MESSAGE, bounds)
     return records.append_column("source", pa.array([source] * records.num_rows, pa.string()))

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
 
 from pipelines.operate.delays import read_waiting
+from storage.lake.pruned import read_rows
 from tests.support.in_memory_job import START_AT, InMemoryJob
 from tests.support.operator import dry, expected, said
 from txlake.protocol import CANCEL, COMMIT, CREATE_TOPIC
@@ -60,6 +65,27 @@ def test_what_waits_is_counted_by_level_with_the_next_due(tmp_path: Path, conf: 
     targets = [row["target"] for row in read_waiting(job.lake).messages]
     assert targets == ["schedule:1-0", "schedule:0-1"]
     assert expected(conf, "schedule", "cancel", "half:0-0").startswith("not_delayed: ")
+
+
+def test_messages_between_those_that_wait_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = InMemoryJob(tmp_path / "lake")
+    first = job.half(deliver_at=START_AT + 60_000, keys="first")
+    halves = [job.half(keys=str(number)) for number in range(20)]
+    last = job.half(deliver_at=START_AT + 90_000, keys="last")
+    job.end(COMMIT, first, *halves, last)
+    job.run()
+    counts: list[int] = []
+
+    def counted_rows(*words: Any) -> pa.Table:
+        rows = read_rows(*words)
+        counts.append(rows.num_rows)
+        return rows
+
+    monkeypatch.setattr("pipelines.operate.delays.read_rows", counted_rows)
+    assert [row["keys"] for row in read_waiting(job.lake).messages] == ["first", "last"]
+    assert counts == [2, 0]
 
 
 def test_a_lake_where_nothing_waits_says_so(tmp_path: Path, conf: str) -> None:
