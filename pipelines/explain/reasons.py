@@ -282,8 +282,8 @@ def why_not_delivered(unit: Unit, message: Row, now_ms: int) -> list[Reason]:
         return [_uncommitted_reason(last["action"], last["epoch"])]
 
     if last["action"] == "CANCELLED":
-        commands = {row["queue_offset"]: row for row in unit.lake_rows.commands}
-        command = commands.get(last["admin_offset"], {"actor": None, "reason": None})
+        nobody = {"actor": None, "reason": None}
+        command = unit.lake_rows.commands_by_offset.get(last["admin_offset"], nobody)
 
         text = (
             f"its delay was cancelled{rule_texts.actor_text(command['actor'], command['reason'])}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from storage.lake.floor import Floor
 from storage.lake.history import read_plans
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_rows
+from txlake.protocol import Target, read_target
 
 Row = dict[str, Any]
 Place = tuple[str, int, int]  # source, queue, offset
@@ -76,6 +78,19 @@ class LakeRows:
     def is_deleted(self, table: str, epoch: int) -> bool:
         """Returns whether a topic no longer has the messages that an epoch delivered to it."""
         return epoch <= self.deleted.get(table, 0)
+
+    @cached_property
+    def commands_by_offset(self) -> Mapping[int, Row]:
+        """Returns the commands by their offsets."""
+        return {row["queue_offset"]: row for row in self.commands}
+
+    @cached_property
+    def commands_by_target(self) -> Mapping[Target | None, Sequence[Row]]:
+        """Returns the commands by what they name; None: by nothing that can be read."""
+        by_target: dict[Target | None, list[Row]] = {}
+        for row in self.commands:
+            by_target.setdefault(read_target(row["target"]), []).append(row)
+        return by_target
 
     @property
     def newest(self) -> Plan | None:

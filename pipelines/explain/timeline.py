@@ -241,24 +241,28 @@ def _command_events(unit: Unit) -> Iterator[Event]:
         *map(unit.target, unit.offsets),
         *(p.UndeliverableTarget(row["real_queue_offset"]) for row in undeliverable),
     }
-    admin_offsets = {row["admin_offset"] for row in unit.deliveries}
+    by_target = unit.lake_rows.commands_by_target
+    by_offset = unit.lake_rows.commands_by_offset
 
-    for row in unit.lake_rows.commands:
-        if row["queue_offset"] in admin_offsets or p.read_target(row["target"]) in targets:
-            by = rule_texts.actor_text(row["actor"], row["reason"])
-            result = row["result"]
-            rule_text = rule_texts.RESULTS.get(result, "")
-            text = f"{row['command']} {row['target']}{by}; {result}: {rule_text}"
-            yield _event(
-                unit,
-                row,
-                row["stored_at"],
-                COMMANDED,
-                "command",
-                text,
-                ("command", "target", "actor", "reason", "result"),
-                admin_offset=row["queue_offset"],
-            )
+    offsets = {row["queue_offset"] for target in targets for row in by_target.get(target, ())}
+    offsets |= {row["admin_offset"] for row in unit.deliveries} & by_offset.keys()
+
+    for offset in sorted(offsets):
+        row = by_offset[offset]
+        by = rule_texts.actor_text(row["actor"], row["reason"])
+        result = row["result"]
+        rule_text = rule_texts.RESULTS.get(result, "")
+        text = f"{row['command']} {row['target']}{by}; {result}: {rule_text}"
+        yield _event(
+            unit,
+            row,
+            row["stored_at"],
+            COMMANDED,
+            "command",
+            text,
+            ("command", "target", "actor", "reason", "result"),
+            admin_offset=offset,
+        )
 
 
 def _outcome_events(unit: Unit) -> Iterator[Event]:
