@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipelines.errors import JobError
+from pipelines.errors import JobError, KafkaRefusedError
 from pipelines.output import instant
 from pipelines.publish.committed import open_lake
 from pipelines.publish.destination import Destination
@@ -53,7 +53,7 @@ class PublicationFinder:
         self._lake = open_lake(settings.lake.path, settings.lake.store)
         self._topics = self._lake.topics()
         self._destinations: dict[str, Destination] = {}  # by publisher
-        self._failures: dict[str, str] = {}  # by publisher, what its Kafka said
+        self._failures: dict[str, JobError] = {}  # by publisher, where its Kafka does not answer
         self._steps: dict[tuple[str, str], list[_Step]] = {}  # by publisher and topic
 
     def find(self, topic: str, queue_id: int, queue_offset: int) -> list[Publication]:
@@ -66,21 +66,21 @@ class PublicationFinder:
             if topic not in wanted_topics(publisher, self._topics):
                 continue
 
-            name = publisher.name
-            if name not in self._failures:
-                try:
-                    publications.append(self._find(publisher, topic, queue_id, queue_offset))
-                    continue
-                except JobError as error:
-                    self._failures[name] = str(error)
-            text = f"nobody knows whether publisher {name} has published it: {self._failures[name]}"
-            publications.append(Publication(name, text))
+            try:
+                publications.append(self._find(publisher, topic, queue_id, queue_offset))
+            except JobError as error:
+                if not isinstance(error, KafkaRefusedError):  # another topic can be allowed
+                    self._failures[publisher.name] = error
+                text = f"nobody knows whether publisher {publisher.name} has published it: {error}"
+                publications.append(Publication(publisher.name, text))
         return publications
 
     def _find(
         self, publisher: PublisherSettings, topic: str, queue_id: int, queue_offset: int
     ) -> Publication:
         name = publisher.name
+        if name in self._failures:
+            raise self._failures[name]
         if name not in self._destinations:
             self._destinations[name] = Destination(publisher)
         destination = self._destinations[name]

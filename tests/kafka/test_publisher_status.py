@@ -339,3 +339,13 @@ def test_explain_of_a_set_reads_the_progress_of_a_topic_once_and_asks_a_silent_k
     text = said("tx", "explain", "half:0-0", "--conf", str(conf))
     assert text.count("nobody knows whether publisher main has published it: Kafka at") == 5
     assert len(reads) == 2
+
+    def refused_read(_destination: Destination, **_options: bool) -> Iterator[Any]:
+        reads.append("a refusal, which another topic need not get")
+        raise KafkaRefusedError("the topic refuses this client")
+
+    reads.clear()
+    monkeypatch.setattr(Destination, "progress_records", refused_read)
+    text = said("tx", "explain", "half:0-0", "--conf", str(conf))
+    assert text.count("published it: the topic refuses this client") == 5
+    assert len(reads) == 5
