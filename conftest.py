@@ -27,6 +27,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Lets the JVMs that tests start share archives of classes; forgets the user's lake."""
     os.environ[IN_TESTS] = "1"
+    # Tables of tests have few rows: a second thread of delta-rs is woken for nothing.
+    os.environ["TOKIO_WORKER_THREADS"] = "1"
     make_servers_quick()
     for name in (CONF_VARIABLE, LAKE_VARIABLE):
         os.environ.pop(name, None)

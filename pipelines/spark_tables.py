@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from pipelines.jvm.jars import class_path
-from pipelines.jvm.session import start_session
+from pipelines.jvm.session import reap_jvm_at_its_end, start_session
 from pipelines.jvm.spark_private import hadoop_configuration, spark_schema
 from pipelines.lake_sql import union_all
 from storage.errors import LakeError
@@ -56,7 +56,9 @@ def open_spark(
 
     if lake is not None and is_s3(lake_location(lake)):
         settings["spark.driver.extraClassPath"] = class_path(["spark", "s3"])
-    return start_session(app_name, settings, is_quiet=True)
+    spark = start_session(app_name, settings, is_quiet=True)
+    reap_jvm_at_its_end(spark)
+    return spark
 
 
 def create_views(

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from checker.frames import State
 from checker.frames_ops.active import PLACE, is_named
 from checker.frames_ops.columns import Mask, filter_rows, index_of, take, to_int64, to_mask
-from checker.frames_ops.sql import run
+from checker.frames_ops.sql import select
 from checker.rules.sets import SET_KEY, members_with_id, only_sets
 from storage.schemas import row_keys
 
@@ -35,6 +35,7 @@ SELECT DISTINCT e.queue_id, e.queue_offset, h.unit_offset
 FROM ended e JOIN halves h USING ({SET_KEY})
 WHERE e.status <> 'UNREADABLE' AND e.queue_offset > h.unit_offset
 """
+_DUPLICATE_ROWS = pa.schema([*PLACE, pa.field("unit_offset", pa.int64())])
 
 
 def is_below(rows: pa.Table, queues: pa.Table, offset: str = "queue_offset") -> Mask:
@@ -126,4 +127,7 @@ def _duplicates(ended: pa.Table, halves: pa.Table) -> pa.Table:
     Input: ENDED, HALVES.
     """
     members = filter_rows(halves, members_with_id(halves, ended))
-    return run(_DUPLICATES, ended=only_sets(ended), halves=members)
+    if members.num_rows == 0:
+        return _DUPLICATE_ROWS.empty_table()
+
+    return select(_DUPLICATE_ROWS, _DUPLICATES, ended=only_sets(ended), halves=members)

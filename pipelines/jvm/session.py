@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
@@ -186,6 +187,21 @@ def jvm_has_ended(spark: SparkSession) -> bool:
     """
     process = spark_private.jvm_process(spark)
     return process is not None and process.poll() is not None
+
+
+def reap_jvm_at_its_end(spark: SparkSession) -> None:
+    """Lets the system forget the session's JVM as soon as that has ended.
+
+    A Jupyter kernel ends its children first, and waits 28 s for one that has ended and that nobody
+    has waited for.
+    """
+    process = spark_private.jvm_process(spark)
+    if process is None:
+        return
+
+    name = f"end of JVM {process.pid}"
+    if name not in {thread.name for thread in threading.enumerate()}:
+        threading.Thread(target=process.wait, name=name, daemon=True).start()
 
 
 def jvm_error(spark: SparkSession) -> JvmError | None:

@@ -4,6 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+
+from pipelines.jvm.session import reap_jvm_at_its_end
+from tests.support.wait import wait_until
 
 # A process of its own: py4j leaves its sockets to the garbage collector.
 PROGRAM = """
@@ -37,3 +47,25 @@ def test_each_error_of_a_jvm_that_ends_is_known() -> None:
     seen = ran.stdout.split()
     assert len(seen) == 3
     assert "ConnectionRefusedError" in seen
+
+
+@contextmanager
+def session_of_a_child() -> Iterator[tuple[Any, int]]:
+    """Give a session whose JVM is a process that waits, and its number."""
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    gateway = SimpleNamespace(proc=child)
+    try:
+        yield SimpleNamespace(sparkContext=SimpleNamespace(_gateway=gateway)), child.pid
+    finally:
+        child.communicate()
+
+
+def test_a_jvm_that_has_ended_is_no_child_that_a_notebooks_kernel_waits_for() -> None:
+    with session_of_a_child() as (session, pid):
+        reap_jvm_at_its_end(session)
+        reap_jvm_at_its_end(session)  # a second session of the same JVM
+        names = [thread.name for thread in threading.enumerate()]
+        assert names.count(f"end of JVM {pid}") == 1
+
+        psutil.Process(pid).kill()
+        wait_until(lambda: not psutil.pid_exists(pid), "the child is forgotten")
