@@ -254,6 +254,12 @@ class Operator:
                 f"ends at {end} in this lake; {_OTHERS}"
             )
 
+        if last.queue_offset < rows.begins([queue_id])[queue_id]:
+            raise OperatorError(
+                f"the last record of {where}, queue offset {last.queue_offset}, is deleted in this "
+                f"lake: whether it is the same message cannot be known; {_OTHERS}"
+            )
+
         rows.seek(queue_id, last.queue_offset)
         ((_, row),) = rows.take({queue_id: last.queue_offset + 1})
         place = f"{row['source'][0]}:{row['half_queue_id'][0]}-{row['half_queue_offset'][0]}"

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,12 @@ from pipelines.publish.retention import PublishedPositions
 from pipelines.publish.status import read_publishers
 from pipelines.publish.transactions import Transactions
 from pipelines.publish.verification import verify_published
+from storage.lake.progress import read_progress
+from storage.maintenance.limits import Retention
+from storage.maintenance.maintenance import Maintenance
 from tests.support.job import wait_until
 from tests.support.kafka_admin import admin_client
+from tests.support.maintenance_rounds import NOW_GONE
 from tests.support.operator import said as output_of
 from tests.support.optional import java_with_compiler
 from tests.support.publishers import (
@@ -542,6 +547,30 @@ def test_another_lake_of_the_same_names_is_refused_until_somebody_says_how_it_go
     lake.send(*orders(1, first=9))
     with pytest.raises(PublishError, match="publishes to the Kafka topic"):
         publish_all(lake.settings())
+
+
+def test_a_lake_that_has_deleted_the_last_published_message_does_not_go_on_behind_it(
+    make: Make,
+) -> None:
+    lake = make()
+    lake.send(*orders(4, real_queue_id=0))
+    publish_all(lake.settings())
+
+    anew = make("anew", prefix=lake.prefix)
+    anew.send(*orders(4, real_queue_id=0))
+    anew.send(*orders(2, first=4, real_queue_id=0), after_ms=60_000)
+    maintenance = Maintenance(anew.job.lake, replace(NOW_GONE, topics=Retention(ms=30_000)))
+    plan = read_progress(anew.job.lake).last
+    assert plan is not None
+    maintenance.resume_from(plan)
+    assert sum(step.rows_expired for step in maintenance.steps("topics/1", is_full=True)) == 4
+
+    refused = operate(anew, "adopt --position published", code=1)
+    assert "queue offset 3, is deleted in this lake: whether it is the same message" in refused
+
+    operate(anew, "adopt --position earliest")
+    assert publish_all(anew.settings()) == 2
+    assert [offset_of(message) for message in anew.consume()] == [0, 1, 2, 3, 4, 5]
 
 
 def test_progress_is_read_behind_the_open_transaction_of_another_publisher(
