@@ -24,11 +24,12 @@ from pipelines.explain.operations import find_operations
 from pipelines.explain.rows import (
     LakeRows,
     Row,
-    has_keys,
+    contains_keys,
     latest_committed,
     latest_floor,
     set_key,
     to_dicts,
+    with_keys,
 )
 from pipelines.explain.target import ExplainTarget, Transaction
 from storage.errors import MissingTableError
@@ -162,11 +163,8 @@ def _find_once(lake: Lake, pool: ThreadPoolExecutor, find_messages: FindMessages
 
 def find_by_keys(lake: Lake, keys: str) -> list[Row]:
     """Returns the messages whose KEYS are this text, or have it as one of their words."""
-    where = pc.match_substring(pc.field("keys"), keys)
-    rows = [*_source_rows(lake, HALF, {}, where), *_source_rows(lake, SCHEDULE, {}, where)]
-
-    matching = [row for row in rows if has_keys(row["keys"], keys)]
-    return sorted(matching, key=itemgetter("stored_at", "queue_id", "queue_offset"))
+    rows = [row for source in (HALF, SCHEDULE) for row in _source_rows(lake, source, {}, keys)]
+    return sorted(rows, key=itemgetter("stored_at", "queue_id", "queue_offset"))
 
 
 def _undeliverable_record(
@@ -227,10 +225,13 @@ def _rows_of_targets(lake: Lake, kind: str, targets: Sequence[p.RecordTarget]) -
     return [row for row in rows if (row["queue_id"], row["queue_offset"]) in places]
 
 
-def _source_rows(
-    lake: Lake, source: str, bounds: Bounds, where: pc.Expression | None = None
-) -> list[Row]:
-    rows = to_dicts(read_rows(lake, source, MESSAGE_COLUMNS, bounds, where))
+def _source_rows(lake: Lake, source: str, bounds: Bounds, keys: str | None = None) -> list[Row]:
+    where = None if keys is None else contains_keys(keys)
+    messages = read_rows(lake, source, MESSAGE_COLUMNS, bounds, where)
+    if keys is not None:
+        messages = with_keys(messages, keys)
+
+    rows = to_dicts(messages)
     rows.sort(key=itemgetter("queue_id", "queue_offset"))
     return [{**row, "source": source} for row in rows]
 

@@ -136,6 +136,18 @@ def has_keys(text: str | None, keys: str) -> bool:
     return text is not None and (text == keys or keys in text.split())
 
 
+def contains_keys(keys: str) -> pc.Expression:
+    """Returns a filter for files: all rows that `with_keys` takes, and more."""
+    return pc.match_substring(pc.field("keys"), keys)
+
+
+def with_keys(rows: pa.Table, keys: str) -> pa.Table:
+    """Returns the rows of messages that have these KEYS, as `has_keys` says it."""
+    candidates = rows.filter(contains_keys(keys))
+    is_wanted = [has_keys(text, keys) for text in candidates["keys"].to_pylist()]
+    return candidates.filter(pa.array(is_wanted, pa.bool_()))
+
+
 def set_key(half: Row) -> tuple[object, ...]:
     """Returns the key of a half's set, empty for a half alone.
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.errors import OperatorError
-from pipelines.explain.rows import latest_committed
+from pipelines.explain.rows import contains_keys, latest_committed, with_keys
 from pipelines.health.topics import catalog, read_queues
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_rows
@@ -120,11 +120,9 @@ def _read_matching(lake: Lake, table: str, epoch: int, ranges: Ranges, choice: C
     if choice.keys is None:
         return _read(lake, table, [*_PLACE], epoch, ranges, stored=stored)
 
-    contains_keys = pc.match_substring(pc.field("keys"), choice.keys)
     columns = [*_PLACE, "keys"]
-    candidates = _read(lake, table, columns, epoch, ranges, contains_keys, stored)
-    has_keys = _match_keys(candidates["keys"].to_pylist(), choice.keys)
-    return candidates.filter(pa.array(has_keys, pa.bool_()))
+    where = contains_keys(choice.keys)
+    return with_keys(_read(lake, table, columns, epoch, ranges, where, stored), choice.keys)
 
 
 def _instant(ms: int | None) -> dt.datetime | None:
@@ -199,10 +197,6 @@ def _read_at(
     row_places = zip(rows["queue_id"].to_pylist(), rows["queue_offset"].to_pylist(), strict=True)
     places_to_find = set(places)
     return rows.filter(pa.array([place in places_to_find for place in row_places], pa.bool_()))
-
-
-def _match_keys(texts: Sequence[str], keys: str) -> list[bool]:
-    return [text == keys or keys in text.split() for text in texts]
 
 
 def _take(rows: pa.Table, choice: Choice) -> pa.Table:

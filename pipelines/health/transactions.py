@@ -11,7 +11,14 @@ import pyarrow.compute as pc
 from checker.frames_ops.sql import run
 from pipelines.epoch.recorded_state import read_state
 from pipelines.explain.reasons import ENDED
-from pipelines.explain.rows import Row, has_keys, latest_committed, latest_floor, to_dicts
+from pipelines.explain.rows import (
+    Row,
+    contains_keys,
+    latest_committed,
+    latest_floor,
+    to_dicts,
+    with_keys,
+)
 from storage.lake.aging import snapshot_before
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_rows
@@ -168,7 +175,7 @@ def list_pending(lake: Lake, filters: Filters, limit: int | None = None) -> tupl
         halves = _halves(lake, state.slice(0, limit))
     else:
         halves = _halves(lake, state)
-        halves = _with_keys(halves, filters.keys)
+        halves = with_keys(halves, filters.keys)
 
     rows = _rows(
         run(
@@ -195,7 +202,7 @@ def list_stored(lake: Lake, filters: Filters, limit: int | None = None) -> tuple
     values = {"producer_group": filters.group, "real_topic": filters.topic}
 
     # Of many halves few are shown: only for these all columns are read.
-    is_chosen = None if filters.keys is None else _contains(filters.keys)
+    is_chosen = None if filters.keys is None else contains_keys(filters.keys)
     for name, value in values.items():
         if value is not None:
             has_value = pc.field(name) == value
@@ -210,7 +217,7 @@ def list_stored(lake: Lake, filters: Filters, limit: int | None = None) -> tuple
         stored = pa.concat_tables([stored, rearmed])
         until = {"epoch": (0, epoch)}
     if filters.keys is not None:
-        stored = _with_keys(stored, filters.keys)
+        stored = with_keys(stored, filters.keys)
 
     times = {"since_at": filters.since_at, "until_at": filters.until_at}
     chosen = run(_STORED, times, halves=stored, state=state)
@@ -239,17 +246,6 @@ def count_of_group(lake: Lake, group: str) -> int:
     is_of_group = pc.field("producer_group") == group
     rows = read_rows(lake, HALF, ["epoch"], {"epoch": (0, epoch)}, is_of_group)
     return int(rows.num_rows)
-
-
-def _contains(keys: str) -> pc.Expression:
-    """Returns a filter for files: all that has these keys, and a little more."""
-    return pc.match_substring(pc.field("keys"), keys)
-
-
-def _with_keys(halves: pa.Table, keys: str) -> pa.Table:
-    candidates = halves.filter(_contains(keys))
-    is_wanted = [has_keys(text, keys) for text in candidates["keys"].to_pylist()]
-    return candidates.filter(pa.array(is_wanted, pa.bool_()))
 
 
 def _rearmed(
