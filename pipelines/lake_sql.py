@@ -177,23 +177,28 @@ class LakeSql:
 
         with self.lake.translating_read_errors(table):
             rows = self.lake.dataset(table)
-        name = f"all of {table}"  # no topic can have this name
-        self._connection.register(name, rows)
 
-        before = f" WHERE epoch <= {self.epoch}" if "epoch" in rows.schema.names else ""
-        self._connection.execute(f'CREATE VIEW "{table}" AS FROM "{name}"{before}')
+        # A relation, not a registered name: nobody sees the rows of an epoch that is not committed.
+        committed = self._connection.from_arrow(rows)
+        if "epoch" in rows.schema.names:
+            committed = committed.filter(f"epoch <= {self.epoch}")
+        committed.create_view(table, replace=False)
 
     def add_messages(self) -> None:
         """Makes `messages` visible: all topics' tables in one, each row with its `topic`."""
         if MESSAGES in self._made:
             return
-        self._made.add(MESSAGES)
-        self._connection.register("no messages", TOPIC.empty_table())
-        rows = ['SELECT NULL::VARCHAR AS topic, * FROM "no messages"']
 
+        self._made.add(MESSAGES)
+        if not self.topics:
+            nothing = self._connection.from_arrow(TOPIC.empty_table())
+            nothing.project("NULL::VARCHAR AS topic, *").create_view(MESSAGES, replace=False)
+            return
+
+        rows = []
         for topic, number in self.topics.items():
             self.add(_table(number))
-            rows.append(f"SELECT '{topic}', * FROM \"{_table(number)}\"")
+            rows.append(f"SELECT '{topic}' AS topic, * FROM \"{_table(number)}\"")
         self._connection.execute(f"CREATE VIEW {MESSAGES} AS {union_all(rows)}")
 
     def known_names(self) -> dict[str, str]:

@@ -12,6 +12,7 @@ import pytest
 from pipelines.health import messages
 from storage.lake.lake import Lake
 from storage.lake.pruned import read_rows
+from storage.schemas import TABLES
 from tests.support.in_memory_job import InMemoryJob
 from tests.support.operator import said, txlake
 from txlake.protocol import COMMIT, CREATE_TOPIC
@@ -222,7 +223,14 @@ def test_sql_knows_tables_and_topics_by_their_names(lake: str) -> None:
     ]
     # A table's name stays its own.
     assert asked(lake, "SELECT count(*) n FROM half") == [{"n": 7}]
-    assert {"orders", "half", "topics/1"} <= {row["name"] for row in asked(lake, "SHOW TABLES")}
+
+
+def test_sql_shows_the_tables_and_topics_of_the_lake_and_no_other_name(lake: str) -> None:
+    shown = {row["name"] for row in asked(lake, "SHOW TABLES")}
+    topics = {row["topic"]: row["table_id"] for row in asked(lake, "FROM catalog")}
+    assert {"orders", "half"} <= topics.keys()
+    numbered = {f"topics/{table_id}" for table_id in topics.values()}
+    assert shown == {*TABLES, *numbered, *topics, "messages"}
 
 
 def test_sql_prints_any_value_in_every_form(lake: str) -> None:
