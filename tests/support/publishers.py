@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from pipelines.publish.process import PublisherProcess
 from pipelines.publish.publisher import Turn
@@ -28,6 +30,7 @@ from txlake import protocol as p
 
 Row = dict[str, Any]
 _DEADLINE_S = 120.0
+_MARKERS_S = 2.0
 BEFORE, WITHIN, AFTER = "before the commit", "within the commit", "after the commit"
 
 
@@ -135,7 +138,10 @@ def offset_of(message: Any) -> int:
 
 
 def consumed(servers: str, topic: str, isolation: str = "read_committed") -> list[Any]:
-    """Returns all records of a Kafka topic, up to its end."""
+    """Returns all records of a Kafka topic, up to its end.
+
+    What stands behind a transaction that stays open is left out.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
@@ -148,6 +154,8 @@ def consumed(servers: str, topic: str, isolation: str = "read_committed") -> lis
 
     try:
         partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+        if isolation == "read_committed":
+            _wait_for_markers(servers, [TopicPartition(topic, number) for number in partitions])
         consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
 
         open_partitions = set(partitions)
@@ -167,6 +175,22 @@ def consumed(servers: str, topic: str, isolation: str = "read_committed") -> lis
         return read
     finally:
         consumer.close()
+
+
+def _wait_for_markers(servers: str, partitions: list[TopicPartition]) -> None:
+    """Waits a moment: Kafka says that a transaction is committed, and writes its markers then."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    deadline = time.monotonic() + _MARKERS_S
+
+    def ends(level: IsolationLevel) -> list[int]:
+        futures = admin.list_offsets(dict.fromkeys(partitions, latest), isolation_level=level)
+        return [futures[partition].result().offset for partition in partitions]
+
+    while time.monotonic() < deadline:
+        if ends(IsolationLevel.READ_UNCOMMITTED) == ends(IsolationLevel.READ_COMMITTED):
+            return
+        time.sleep(0.02)
 
 
 def new_turn(settings: Settings, name: str = "main") -> Turn:
