@@ -68,12 +68,13 @@ class SourceLog:
 
         Errors: as `_require_one_log`.
         """
-        return _lost_offsets(landed, self._require_one_log(landed))
+        first = self._require_one_log(landed)
+        return _lost_offsets(_next_offsets(landed, first), first)
 
     def start_offsets(
         self, landed: Mapping[Partition, int], planned: Iterable[Loss] = ()
     ) -> dict[Partition, int]:
-        """Returns where landing goes on: behind the landed offsets, else at Kafka's first ones.
+        """Returns where landing goes on: behind the landed offsets, as `_next_offsets`.
 
         Behind a loss that an operator has accepted it goes on where Kafka does; `accepted` has it.
         Input: `planned`: the losses of an epoch that is not committed, whose commands can be landed
@@ -81,11 +82,9 @@ class SourceLog:
         `_require_one_log`.
         """
         first = self._require_one_log(landed)
-        starts = {
-            partition: max(landed.get(partition, offset), offset)
-            for partition, offset in first.items()
-        }
-        lost = _lost_offsets(landed, first)
+        wanted = _next_offsets(landed, first)
+        starts = {partition: max(wanted[partition], offset) for partition, offset in first.items()}
+        lost = _lost_offsets(wanted, first)
         self.accepted = self._accepted_losses(lost, landed, planned) if lost else {}
 
         for (topic, partition), offsets in lost.items():
@@ -159,11 +158,9 @@ class SourceLog:
         self, to_offsets: Mapping[Partition, int], landed: Mapping[Partition, int]
     ) -> dict[Partition, range]:
         """Returns the offsets of a micro-batch with these ends, from the landed offsets on."""
-        first = self._kafka.beginning_offsets(
-            partition for partition in to_offsets if partition not in landed
-        )
+        starts = landed or self._kafka.beginning_offsets(to_offsets)
         return {
-            partition: range(landed.get(partition, first.get(partition, 0)), to)
+            partition: range(starts.get(partition, 0), to)
             for partition, to in sorted(to_offsets.items())
         }
 
@@ -172,12 +169,24 @@ class SourceLog:
         return self._kafka.end_offsets(partitions)
 
 
-def _lost_offsets(
+def _next_offsets(
     landed: Mapping[Partition, int], first: Mapping[Partition, int]
+) -> dict[Partition, int]:
+    """Returns the offset to land next of each partition.
+
+    A new lake begins with what Kafka has. A partition that comes later is landed from its first
+    record on. Input: the landed ends; Kafka's first offsets.
+    """
+    known = landed or first
+    return {partition: known.get(partition, 0) for partition in first}
+
+
+def _lost_offsets(
+    wanted: Mapping[Partition, int], first: Mapping[Partition, int]
 ) -> dict[Partition, range]:
     return {
         partition: range(offset, first[partition])
-        for partition, offset in landed.items()
+        for partition, offset in wanted.items()
         if first[partition] > offset
     }
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import TopicPartition
+from confluent_kafka.admin import NewPartitions
 from pyspark.sql import SparkSession
 
 from pipelines.cli.main import main
@@ -53,6 +54,13 @@ class Cut:
         place = TopicPartition(topic, partition, offset)
         for future in admin.delete_records([place]).values():
             future.result(10)
+
+    def add_partition(self, topic: str, number: int) -> None:
+        """Give a topic the partition of a number, as its last one."""
+        admin = admin_client(self.settings.kafka.bootstrap_servers)
+        for future in admin.create_partitions([NewPartitions(topic, number + 1)]).values():
+            future.result(10)
+        self.wire = KafkaWriter(self.settings)  # one that has asked for the partitions keeps them
 
     def refusal(self) -> str:
         """Return why the job does not start."""
@@ -173,6 +181,31 @@ def test_a_planned_epoch_whose_records_are_lost_is_finished_without_them(
         cut.wire.end(COMMIT, cut.wire.half("after"))
         wait_until(lambda: len(job.messages("orders")) == 1, "the job goes on")
     cut.require_exact()
+
+
+def test_records_lost_at_the_begin_of_a_partition_that_came_later_are_named(cut: Cut) -> None:
+    """Partitions are added while the job is down, and the first records in one are deleted."""
+    half_topic, op_topic = cut.settings.kafka.half_topic, cut.settings.kafka.op_topic
+    with running(cut.settings) as job:
+        cut.wire.half("landed")
+        job.wait_for_rows("half", 1)
+
+    added = cut.settings.kafka.queues
+    cut.add_partition(op_topic, added)
+    cut.add_partition(half_topic, added)
+    for number in range(3):
+        cut.wire.half(f"lost {number}", added)
+    cut.delete_before(half_topic, added, 3)
+    assert f"offsets 0 to 2 of {half_topic} partition {added}" in cut.refusal()
+    assert f"lost:half:{added}:0-2" in cut.txlake("losses", "list")
+
+    cut.txlake("losses", "accept", *BY)
+    with running(cut.settings) as job:
+        cut.wire.end(COMMIT, cut.wire.half("after", added), queue=added)
+        wait_until(lambda: len(job.messages("orders")) == 1, "the job goes on")
+    cut.require_exact()
+    losses = planned_losses(Lake(cut.settings.lake.path))
+    assert [(x["partition"], x["first"], x["last"]) for x in losses] == [(added, 0, 2)]
 
 
 def test_records_lost_at_the_end_of_a_partition_cannot_be_accepted(
