@@ -45,11 +45,16 @@ class Leadership:
         self._term_epoch: int | None = None  # the newest one when its term began
 
     def begin(self) -> None:
-        """Takes the present election as the one by which the lake is this driver's."""
-        self.term = self._election.term
-        self._first_epoch = None
-        self._new_owners()
-        self._term_epoch = self._first_epoch
+        """Takes the present election as the one by which the lake is this driver's.
+
+        Errors: LakeError: it has not begun.
+        """
+        term = self._election.term
+        newest = self._newest_epoch()
+
+        self.term = term
+        self._first_epoch = newest
+        self._term_epoch = newest
 
     def require(self) -> None:
         """Checks that this driver is the active one, by Kafka's last word to it.

@@ -12,7 +12,7 @@ from pipelines.job.election import Election
 from pipelines.job.leadership import Leadership
 from pipelines.job.maintenance import MaintenanceScheduler
 from pipelines.settings import MetricsSettings, parse
-from storage.errors import OwnerError
+from storage.errors import OwnerError, StoreAwayError
 from storage.files.location import lake_location
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
@@ -94,6 +94,26 @@ def test_a_driver_that_starts_and_has_no_records_serves_what_was_asked_before(
     run_epochs(job, 1)  # another driver plans an epoch in its term
     with pytest.raises(OwnerError):
         new.require_newest_plan_is_ours()
+
+
+def test_a_driver_that_is_elected_while_its_store_is_away_begins_when_it_is_back(
+    job: InMemoryJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_epochs(job, 1)
+    new = ownership_of(job.lake.path, "new")
+    new._election.term = 1
+
+    def away(*_: object) -> bool:
+        raise StoreAwayError("no answer")
+
+    with monkeypatch.context() as outage, pytest.raises(StoreAwayError):
+        outage.setattr(Lake, "exists", away)
+        new.begin()
+    assert new.term == 0, "the driver begins again"
+
+    new.begin()
+    new.require_newest_plan_is_ours()
+    assert new.term == 1
 
 
 def test_a_driver_that_another_has_replaced_deletes_no_file_and_no_entry_of_a_log(
