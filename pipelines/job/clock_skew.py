@@ -49,6 +49,8 @@ class ClockSkewCheck:
     def compare(self, pings: OwnPings) -> None:
         """Reads the broker's clock by a PING, which `pings` gets; warns of a lake that is ahead.
 
+        Where the two are far apart the local clock is read anew: a machine can have slept, or its
+        clock was set, and then it is not the machine's clock that is wrong.
         Errors: ClockError if the clocks are too far apart; KafkaAwayError.
         """
         offset, broker_ms = self._ping()
@@ -58,6 +60,10 @@ class ClockSkewCheck:
         local_ms = self._local_clock.raw_ms()
         if self._is_tolerant:
             return
+
+        if abs(local_ms - broker_ms) > DIFFERENCE_MS_MAX:
+            self._local_clock.start()  # it missed a sleep, or a step
+            local_ms = self._local_clock.raw_ms()
 
         if abs(local_ms - broker_ms) > DIFFERENCE_MS_MAX:
             raise ClockError(

@@ -101,6 +101,26 @@ def test_a_clock_that_is_less_than_60_s_off_the_brokers_is_accepted(
         wait_for_bodies(job, "a")
 
 
+@pytest.mark.parametrize("slept_s", [-TWO_HOURS_S, TWO_HOURS_S])
+def test_a_machine_that_slept_or_was_set_is_right_if_it_agrees_with_the_broker(
+    broker: Broker, tmp_path: Path, unique: Unique, slept_s: float
+) -> None:
+    settings = settings_for(broker, tmp_path / "lake", unique("slept"))
+    KafkaAdmin(settings, settings.kafka.topics()).create_missing()
+    wall = WallClock()
+    wall.shift_s = -slept_s
+    clock = EpochClock(wall=wall)
+    clocks = ClockSkewCheck(settings, "host:1:a", clock, is_tolerant=False)
+    wall.shift_s = 0.0
+
+    clocks.compare(OwnPings())
+    assert abs(clock.raw_ms() / 1000 - time.time()) < 10.0
+
+    wall.shift_s = slept_s  # without the broker: what is counted from the start is right
+    clocks.compare(OwnPings())
+    assert abs(clock.raw_ms() / 1000 - time.time()) < 10.0
+
+
 def test_a_lake_that_is_ahead_of_both_clocks_is_named_with_what_that_means(
     broker: Broker, tmp_path: Path, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
