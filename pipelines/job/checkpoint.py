@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import shutil
 import tempfile
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 from pipelines.errors import StartError
@@ -85,6 +87,16 @@ def fresh_checkpoint(folder: Path, lake_id: str) -> Path:
             shutil.rmtree(run, ignore_errors=True)
 
     return folder / f"run-{uuid.uuid4().hex[:12]}"
+
+
+def keep_in_use(run: Path) -> None:
+    """Marks the files of a running stream's checkpoint that are written once as in use.
+
+    A system deletes files in TMPDIR that are days old; without the mark the folder is nobody's.
+    """
+    for file in (run.parent / _BELONGS_TO, run / "metadata"):
+        with suppress(OSError):
+            os.utime(file)
 
 
 def _lake_around(folder: Path) -> Path | None:

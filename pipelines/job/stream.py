@@ -32,6 +32,7 @@ from pipelines.errors import (
     LostInputError,
     StartError,
 )
+from pipelines.job.checkpoint import keep_in_use
 from pipelines.job.landing_mark import DiedLanding, LandingMark
 from pipelines.job.maintenance import MaintenanceScheduler
 from pipelines.job.processor_time import ProcessorTime
@@ -263,6 +264,7 @@ class Stream:
         self._before_batch(not ends.keys() <= self._partitions)
         self._partitions |= ends.keys()
         self._check_start(batch_id)
+        keep_in_use(self._checkpoint)
 
         with self._mark.over(ends, self._intake.divisor):
             landed = self._epochs.land_batch(ends)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import os
 import shutil
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -135,6 +138,34 @@ def test_a_deleted_checkpoint_loses_nothing(
         job.wait_for(lambda: len(job.messages("orders")) == 3, "the third message")
     assert "was deleted: nothing is lost; the stream starts again" in caplog.text
     assert "Traceback" not in caplog.text
+
+
+def test_a_system_that_deletes_old_files_in_tmpdir_leaves_a_running_jobs_checkpoint(
+    broker: Broker, tmp_path: Path, unique: Unique
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    settings = settings_for(
+        broker, tmp_path / "lake", unique("aged"), stream={"checkpoint": str(checkpoint)}
+    )
+    wire = KafkaWriter(settings)
+    with running(settings, verifies=False) as job:
+        days_ago = time.time() - 11 * 86_400
+        for path in checkpoint.rglob("*"):
+            with suppress(FileNotFoundError):  # the stream goes on
+                os.utime(path, (days_ago, days_ago))
+        wire.end(COMMIT, wire.half("a"))
+        job.wait_for(lambda: job.messages("orders"), "the first message")
+
+        for path in checkpoint.rglob("*"):
+            with suppress(FileNotFoundError):
+                if path.is_file() and path.stat().st_mtime < days_ago + 86_400:
+                    path.unlink()
+        wire.end(COMMIT, wire.half("b"))
+        job.wait_for(lambda: len(job.messages("orders")) == 2, "the second message")
+
+    with running(settings, verifies=False) as job:
+        wire.end(COMMIT, wire.half("c"))
+        job.wait_for(lambda: len(job.messages("orders")) == 3, "the third message")
 
 
 def _is_deleted(folder: Path) -> bool:
