@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 
 from pipelines.epoch.runner import EpochRunner
 from pipelines.errors import JobError, KafkaAwayError, KafkaRefusedError, LostInputError
+from pipelines.jvm.spark_settings import java_cause
 from storage.errors import LakeError, StoreAwayError
 from storage.lake.store_error import store_error
 from storage.tasks.kafka_reader import GONE
@@ -45,14 +46,15 @@ def classify_error(error: BaseException, epochs: EpochRunner) -> BaseException:
     if error_of_store is not None:
         return error_of_store
 
-    text = str(error)
-    if _has_sign(text, _REFUSED_SIGNS):
-        line = next(line for line in text.splitlines() if _has_sign(line, _REFUSED_SIGNS))
-        return KafkaRefusedError(f"Kafka refuses the stream: {line.strip()[:_TEXT_MAX]}")
+    # A client of Java's that cannot be made says why in the cause alone.
+    text = f"{error}\n{java_cause(error)}"
+    refusal = _line_with(text, _REFUSED_SIGNS)
+    if refusal is not None:
+        return KafkaRefusedError(f"Kafka refuses the stream: {refusal}")
 
-    if _has_sign(text, _AWAY_SIGNS):
-        first_line = text.strip().splitlines()[0]
-        return KafkaAwayError(f"the stream lost Kafka: {first_line[:_TEXT_MAX]}")
+    loss = _line_with(text, _AWAY_SIGNS)
+    if loss is not None:
+        return KafkaAwayError(f"the stream lost Kafka: {loss}")
 
     if "some data may have been lost" in text.lower():
         return _lost_offsets_error(epochs) or error
@@ -68,8 +70,11 @@ def _lost_offsets_error(epochs: EpochRunner) -> JobError | None:
     return None
 
 
-def _has_sign(text: str, signs: Iterable[str]) -> bool:
-    return any(sign in text for sign in signs)
+def _line_with(text: str, signs: Collection[str]) -> str | None:
+    """Returns the first line that has one of some signs; None if there is none."""
+    lines = (line for line in text.splitlines() if any(sign in line for sign in signs))
+    line = next(lines, None)
+    return None if line is None else line.strip()[:_TEXT_MAX]
 
 
 class OutageBackoff:

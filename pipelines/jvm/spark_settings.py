@@ -174,6 +174,9 @@ def start_error(
 
 def java_cause(error: BaseException) -> str:
     """Returns the innermost reason of a Java exception, in one line."""
+    while getattr(error, "_cause", None) is not None:  # of PySpark's; some of them have no Java
+        error = error._cause  # type: ignore[attr-defined]
+
     # Of Py4J's errors, and of those that PySpark makes of them.
     java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     while java is not None and java.getCause() is not None:

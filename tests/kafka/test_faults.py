@@ -15,8 +15,11 @@ from confluent_kafka.admin import AdminClient
 
 from pipelines.epoch.runner import EpochRunner, LandedBatch
 from pipelines.errors import KafkaAwayError, LostInputError
+from pipelines.job import stream
 from pipelines.kafka_client.connection import Partition
+from pipelines.kafka_client.options import spark_options
 from pipelines.local_broker.broker import Broker
+from pipelines.settings import KafkaSettings
 from tests.support.job import Job, running, settings_for
 from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter
@@ -141,6 +144,30 @@ def test_an_outage_goes_on_until_a_micro_batch_is_done_and_is_one_in_the_log(
     assert "is away, for 0 s so far; trying again in 1 s (" in away
     assert "is back after" in back
     assert next(streams_that_fail, None) is None
+
+
+def test_a_name_that_java_cannot_resolve_for_a_moment_is_an_outage(
+    broker: Broker,
+    tmp_path: Path,
+    unique: Unique,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The driver's own clients are connected meanwhile; Java keeps for 10 s that it found none."""
+    caplog.set_level("WARNING", "txlake.driver")
+    settings = settings_for(broker, tmp_path / "lake", unique("unresolved"))
+    addresses = iter(["no-such-host.invalid:9092"])
+
+    def options_of(kafka: KafkaSettings) -> dict[str, str]:
+        address = next(addresses, kafka.bootstrap_servers)
+        return {**spark_options(kafka), "kafka.bootstrap.servers": address}
+
+    monkeypatch.setattr(stream, "spark_options", options_of)
+    with running(settings) as job:
+        commit(KafkaWriter(settings), "after")
+        wait_for_bodies(job, "after")
+    (away,) = [text for text in caplog.messages if "is away, for" in text]
+    assert "No resolvable bootstrap urls given" in away
 
 
 def test_a_job_whose_stream_gave_up_goes_on_when_kafka_is_back_and_can_be_stopped_meanwhile(
