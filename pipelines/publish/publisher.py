@@ -265,7 +265,7 @@ class Turn:
         for name, topic in self._topics.items():
             begins = topic.rows.begins(range(topic.queues))
             for queue_id, begin in begins.items():
-                position = topic.progress.next_offset(queue_id)
+                position = topic.next_offset(queue_id)
                 if position < begin:
                     return PublishError(
                         f"topic {name} queue {queue_id}: {position} is to be published next, and "

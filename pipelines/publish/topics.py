@@ -36,11 +36,14 @@ class PublishedTopic:
     maker: RecordMaker
     skips: Mapping[int, list[Skip]]
 
+    def next_offset(self, queue_id: int) -> int:
+        """Returns the queue offset that comes next, past the messages that were skipped there."""
+        return after_skips(self.progress.next_offset(queue_id), self.skips.get(queue_id, ()))
+
     def seek(self) -> None:
-        """Goes back to the progress, and past the messages that were skipped there."""
+        """Goes back to what comes next."""
         for queue_id in range(self.queues):
-            position = self.progress.next_offset(queue_id)
-            self.rows.seek(queue_id, after_skips(position, self.skips.get(queue_id, ())))
+            self.rows.seek(queue_id, self.next_offset(queue_id))
 
     def without_skipped(self, queue_id: int, rows: pa.Table) -> pa.Table:
         """Returns rows without those that were skipped."""

@@ -479,6 +479,31 @@ def test_a_record_that_is_refused_stops_the_publisher_until_it_is_skipped(make: 
     assert publish_all(settings) == 1
 
 
+def test_each_queue_whose_next_messages_are_deleted_is_named_until_all_are_skipped(
+    make: Make,
+) -> None:
+    lake = make()
+    settings = lake.settings()
+    lake.send(*orders(1, real_queue_id=0), *orders(1, first=1, real_queue_id=1))
+    publish_all(settings)
+    lake.send(*orders(2, first=2, real_queue_id=0), *orders(2, first=4, real_queue_id=1))
+    lake.send(
+        *orders(1, first=6, real_queue_id=0),
+        *orders(1, first=7, real_queue_id=1),
+        after_ms=60_000,
+    )
+    delete_old_messages(lake, count=6)
+
+    for queue_id in range(2):
+        skip = f"skip --name main --topic orders --queue {queue_id} --offset 1 --to 2"
+        with pytest.raises(PublishError, match=f"queue {queue_id}: 1 is .*txlake publish {skip}"):
+            publish_all(settings)
+        operate(lake, skip)
+
+    assert publish_all(settings) == 2
+    assert sorted(map(offset_of, lake.consume())) == [0, 0, 3, 3]
+
+
 def test_a_refused_record_is_named_where_others_of_its_queue_stand_behind_it(make: Make) -> None:
     """Kafka's client delivers nothing behind a refused record, and a commit would wait for it."""
     lake = make(record_bytes_max=2_000)
@@ -559,11 +584,7 @@ def test_a_lake_that_has_deleted_the_last_published_message_does_not_go_on_behin
     anew = make("anew", prefix=lake.prefix)
     anew.send(*orders(4, real_queue_id=0))
     anew.send(*orders(2, first=4, real_queue_id=0), after_ms=60_000)
-    maintenance = Maintenance(anew.job.lake, replace(NOW_GONE, topics=Retention(ms=30_000)))
-    plan = read_progress(anew.job.lake).last
-    assert plan is not None
-    maintenance.resume_from(plan)
-    assert sum(step.rows_expired for step in maintenance.steps("topics/1", is_full=True)) == 4
+    delete_old_messages(anew, count=4)
 
     refused = operate(anew, "adopt --position published", code=1)
     assert "queue offset 3, is deleted in this lake: whether it is the same message" in refused
@@ -837,6 +858,15 @@ def _count(lake: PublishedLake) -> int:
         return len(lake.consume())
     except KeyError:  # the topic is not there yet
         return -1
+
+
+def delete_old_messages(lake: PublishedLake, count: int) -> None:
+    """Delete the messages of the first topic that are older than 30 s. Input: how many they are."""
+    maintenance = Maintenance(lake.job.lake, replace(NOW_GONE, topics=Retention(ms=30_000)))
+    plan = read_progress(lake.job.lake).last
+    assert plan is not None
+    maintenance.resume_from(plan)
+    assert sum(step.rows_expired for step in maintenance.steps("topics/1", is_full=True)) == count
 
 
 def delete_topic(lake: PublishedLake, topic: str) -> None:
