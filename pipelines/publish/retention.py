@@ -18,6 +18,7 @@ from typing import Final
 from pipelines.errors import JobError
 from pipelines.publish.committed import open_lake
 from pipelines.publish.destination import Destination
+from pipelines.publish.progress import after_skips
 from pipelines.publish.topics import wanted_topics
 from pipelines.settings import Settings
 from txlake.errors import LakeError
@@ -75,7 +76,7 @@ def read_positions(settings: Settings) -> dict[str, dict[int, int] | None]:
     """Returns up to where each queue is published, by table; None for a topic without a publisher.
 
     All topics are named that the lake has. Of several publishers of a topic the one that is
-    furthest behind counts.
+    furthest behind counts. No publisher needs what operators have skipped, also before it is past.
     Errors: KafkaAwayError; LakeError.
     """
     lake = open_lake(settings.lake.path, settings.lake.store)
@@ -85,14 +86,16 @@ def read_positions(settings: Settings) -> dict[str, dict[int, int] | None]:
     }
 
     for publisher in settings.publish.values():
-        mine = Destination(publisher).progress().of(lake.lake_id, publisher.name)
+        progress_log = Destination(publisher).progress()
+        mine = progress_log.of(lake.lake_id, publisher.name)
 
         for name, topic in wanted_topics(publisher, topics).items():
             table = f"topics/{topic.table_id}"
             progress = mine.get(name)
+            skips = progress_log.skips_of(lake.lake_id, publisher.name, name)
             nexts = {
-                queue_id: 0 if progress is None else progress.next_offset(queue_id)
-                for queue_id in range(topic.queue_count)
+                q: 0 if progress is None else after_skips(progress.next_offset(q), skips.get(q, ()))
+                for q in range(topic.queue_count)
             }
 
             before = positions[table] or nexts

@@ -704,6 +704,19 @@ def test_retention_knows_what_is_published_when_kafka_has_said_so(make: Make) ->
     assert positions("topics/3") == {}, "a topic that is made later may have a publisher"
 
 
+def test_retention_does_not_wait_for_what_is_skipped(make: Make) -> None:
+    lake = make()
+    settings = lake.settings()
+    lake.send(*orders(1, real_queue_id=1))
+    publish_all(settings)
+    lake.send(*orders(4, first=1, real_queue_id=1))
+    operate(lake, "skip --topic orders --queue 1 --offset 1 --to 3")
+
+    positions = PublishedPositions(settings)
+    positions.wait(DEADLINE_S)
+    assert positions("topics/1") == {0: 0, 1: 4, 2: 0, 3: 0}
+
+
 def test_what_a_publisher_at_work_has_written_is_compared_and_nothing_beyond_its_progress(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
