@@ -128,6 +128,9 @@ class Operator:
         Input: `published`: behind the last records, which must be messages of this lake, too; a
         queue of which nothing was published begins where it did. `earliest`, `latest`: where the
         tables begin or end: the messages follow the records that are in the destination.
+
+        A topic that a start refuses, and that is not published any more, has no position: its
+        progress is deleted.
         """
 
         def change(log: ProgressLog) -> Change:
@@ -156,6 +159,14 @@ class Operator:
                 fences |= {key[:2] for key in others}
                 lines.append(_adopted_line(progress, others))
 
+            for name, progress in log.of(*self._owner).items():
+                if name in topics or not self._is_of_another_history(progress):
+                    continue
+                adoption = Adoption(name, position, self._actor, self._reason, _now_ms())
+                records.append((topic_key(*self._owner, name), None))
+                records.append(adoption_record(*self._owner, adoption))
+                lines.append(f"topic {name}: not published any more; how far it was is forgotten")
+
             if not records:
                 raise OperatorError("there is nothing to adopt: a start refuses no destination")
 
@@ -174,9 +185,11 @@ class Operator:
         """Returns whether a publisher that starts would refuse a topic's destination."""
         destination = self._publisher.destination_of(name)
         mine = log.of(*self._owner).get(name)
+        if mine is not None and self._is_of_another_history(mine):
+            return True
+
         try:
             if mine is not None:
-                require_epochs(self._epochs, self._lake.path, epoch=mine.epoch, digest=mine.digest)
                 require_same_topic(mine, destination, described)
             if described is None:
                 return False
@@ -186,6 +199,16 @@ class Operator:
                 require_unpublished(name, destination, ends)
             else:
                 require_same_end(mine, self._lake.lake_id, ends.last)
+        except PublishError:
+            return True
+        return False
+
+    def _is_of_another_history(self, progress: TopicProgress) -> bool:
+        """Returns whether the lake does not have the epoch up to which a topic is published."""
+        try:
+            require_epochs(
+                self._epochs, self._lake.path, epoch=progress.epoch, digest=progress.digest
+            )
         except PublishError:
             return True
         return False

@@ -361,6 +361,27 @@ def test_a_publisher_of_a_lake_that_was_put_back_goes_on_where_it_was_said(
     assert publish_all(settings) == count
 
 
+def test_a_topic_that_a_lake_that_was_put_back_lacks_is_adopted_too(
+    make: Make, tmp_path: Path
+) -> None:
+    lake = make()
+    settings = lake.settings()
+    lake.send(*orders(2))
+    publish_all(settings)
+    shutil.copytree(lake.path, tmp_path / "copy")
+    lake.send(*orders(1, real_topic="audit"))
+    publish_all(settings)
+    shutil.rmtree(lake.path)
+    shutil.copytree(tmp_path / "copy", lake.path)
+    with pytest.raises(PublishError, match="the lake was put back from an older copy"):
+        publish_all(settings)
+
+    forgotten = "topic audit: not published any more; how far it was is forgotten"
+    assert forgotten in operate(lake, "adopt --position published")
+    assert publish_all(settings) == 0
+    assert "there is nothing to adopt" in operate(lake, "adopt --position published", code=1)
+
+
 def test_a_queue_of_which_nothing_was_published_begins_where_it_did(make: Make) -> None:
     lake = make(begin="latest")
     lake.send(*orders(2, real_queue_id=1))
