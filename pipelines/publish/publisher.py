@@ -234,7 +234,12 @@ class Turn:
 
     def _open_topics(self) -> None:
         """Opens new topics; writes the progress of those that begin now, and the first start."""
-        begun = self._opener.open_new(self._log, self._transactions)
+        new = self._opener.new()
+        if new and self._opener.start is not None:
+            # Since the start another publisher can have begun with their destinations.
+            self._log = self._destination.progress(is_patient=True)
+
+        begun = self._opener.open(new, self._log, self._transactions)
         if begun or self._has_new_start():
             self._transactions.begin()
             self._commit(begun)

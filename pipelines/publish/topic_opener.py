@@ -64,9 +64,20 @@ class TopicOpener:
     def _wanted(self) -> dict[str, Topic]:
         return wanted_topics(self._publisher, self._lake.topics())
 
-    def open_new(self, log: ProgressLog, transactions: Transactions) -> list[TopicProgress]:
-        """Opens topics that are new, or have more queues: destinations are made, and compared.
+    def new(self) -> dict[str, Topic]:
+        """Returns the topics that are new, or have more queues, for `open`."""
+        return {
+            name: topic
+            for name, topic in self._wanted().items()
+            if name not in self.topics or self.topics[name].queues < topic.queue_count
+        }
 
+    def open(
+        self, topics: Mapping[str, Topic], log: ProgressLog, transactions: Transactions
+    ) -> list[TopicProgress]:
+        """Opens topics: destinations are made, and compared.
+
+        Input: `log`: the progress of now, where another publisher may just have begun.
         Output: the progress of the topics that were never published, for the caller to write, as
         `start`.
         """
@@ -74,12 +85,7 @@ class TopicOpener:
             owner = (self._lake.lake_id, self._publisher.name)
             self.start = log.start_of(*owner, self._publisher.topics, self._epochs.epoch)
 
-        new = {
-            name: topic
-            for name, topic in self._wanted().items()
-            if name not in self.topics or self.topics[name].queues < topic.queue_count
-        }
-        begun = self._open(new, log, transactions, self.start) if new else []
+        begun = self._open(topics, log, transactions, self.start) if topics else []
         return [self.topics[name].progress for name in begun]
 
     def _open(

@@ -595,6 +595,33 @@ def test_another_lake_of_the_same_names_is_refused_until_somebody_says_how_it_go
         publish_all(lake.settings())
 
 
+def test_a_topic_that_another_lake_began_to_publish_meanwhile_is_refused(make: Make) -> None:
+    lake = make()
+    lake.send(*orders(1, real_topic="audit"))
+    anew = make("anew", prefix=lake.prefix)
+    anew.send(*orders(1, real_topic="bills"))
+    first, second = new_turn(lake.settings()), new_turn(anew.settings())
+    try:
+        for turn in (first, second):
+            turn.begin()
+            assert turn.publish_committed()
+
+        lake.job.command(p.CREATE_TOPIC, "topic:orders:4")  # its first message comes later
+        lake.job.run()
+        first.publish_committed()
+
+        anew.send(*orders(1))
+        with pytest.raises(PublishError, match=r"lake \w+ publishes to the Kafka topic .*-orders"):
+            second.publish_committed()
+        lake.send(*orders(2))
+        assert first.publish_committed()
+    finally:
+        first.close()
+        second.close()
+
+    lake.require_published()
+
+
 def test_a_lake_that_has_deleted_the_last_published_message_does_not_go_on_behind_it(
     make: Make,
 ) -> None:
