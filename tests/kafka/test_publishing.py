@@ -781,7 +781,7 @@ def test_what_a_publisher_at_work_has_written_is_compared_and_nothing_beyond_its
     def problem() -> str:
         """Compare queue 1, with the first look at the progress before the second publishing."""
         looks = iter([earlier, read_progress(Destination(publisher))])
-        monkeypatch.setattr(Destination, "progress", lambda _: next(looks))
+        monkeypatch.setattr(Destination, "progress", lambda _, **options: next(looks))
         queue = list(verify_published(settings, publisher))[1]
         assert queue.count >= 5
         return queue.problem
@@ -794,6 +794,36 @@ def test_what_a_publisher_at_work_has_written_is_compared_and_nothing_beyond_its
     forger.produce(lake.destination(), last.value(), last.key(), 1, headers=headers)
     forger.flush()
     assert problem() == "queue offset 9 is published, and the progress ends at 4"
+
+
+def test_what_is_published_is_compared_behind_the_open_transaction_of_another_publisher(
+    make: Make,
+) -> None:
+    lake = make()
+    settings = lake.settings(main={}, other={"destination": f"{lake.prefix}-other-{{topic}}"})
+    lake.send(*orders(2, real_queue_id=1))
+    turn = new_turn(settings)
+    other = Transactions(settings.publish["other"], "another-lake", 1_000_000)
+    try:
+        turn.begin()
+        assert turn.publish_committed()
+        other.init()
+        other.begin()
+        other.send_progress(f"{lake.prefix}-progress", [(b"k", b"v")])
+        other._producer.flush()
+        lake.send(*orders(2, first=2, real_queue_id=1))
+        assert turn.publish_committed()
+
+        ending = threading.Timer(1.0, other.abort)  # until then read_committed shows nothing newer
+        ending.start()
+        queues = list(verify_published(settings, settings.publish["main"]))
+        ending.join()
+    finally:
+        turn.close()
+        other.close()
+
+    assert [queue.count for queue in queues] == [0, 4, 0, 0]
+    assert {queue.problem for queue in queues} == {""}
 
 
 def test_what_differs_from_the_tables_is_found(make: Make, broker: Broker) -> None:
