@@ -3,20 +3,27 @@
 The tables of a running lake are never all at one epoch. Each commit of an epoch carries the epoch's
 number, so of each table the newest version is taken that has no commit of a later epoch. A merge,
 which changes no row, may be part of it.
+
+Consumers read messages of an epoch before it is committed. Behind a copy without that epoch the job
+puts other messages at the same offsets, so a position beyond the copy would pass them over.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import pyarrow as pa
 import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from storage.errors import LakeError
+from storage.lake.datasets import dataset_of
+from storage.lake.epochs import Partition
 from storage.lake.lake import Lake
 from storage.lake.progress import Progress, read_progress
 from storage.schemas import CONSUMER_OFFSETS, TABLES
@@ -27,7 +34,12 @@ from txlake._delta_log import driver_id, entry_name, version_of
 # passes a refused message after its row in `consumer_retries` is written, and that row ends after
 # the one in `consumer_dead_letters`. Who was a member when is not true of a copy.
 _OF_CONSUMERS: Final = (CONSUMER_OFFSETS, "consumer_retries", "consumer_dead_letters")
+_POSITION: Final = pa.schema(
+    [("topic", pa.string()), ("queue_id", pa.int32()), ("queue_offset", pa.int64())]
+)
 _TRIES: Final = 5
+_COMMIT_S: Final = 60.0  # how long an epoch that consumers have read is awaited
+_PAUSE_S: Final = 0.1
 
 
 class ChangedError(LakeError):
@@ -77,11 +89,8 @@ def pin(lake: Lake) -> PinnedLake:
 def _pin_once(lake: Lake) -> PinnedLake:
     lake_id = lake.lake_id()
 
-    # A consumer has read only what was committed. So positions that are read before the epoch is
-    # chosen are not beyond the end of a queue of that epoch.
     of_consumers = [_newest(lake, table) for table in _OF_CONSUMERS if lake.is_table(table)]
-
-    progress = read_progress(lake)
+    progress = _progress_after(lake, _positions(lake, of_consumers))
     epoch = progress.next_epoch - 1
     names = sorted({*TABLES, *_topics(lake, progress)} - {"epochs", "lake"})
 
@@ -94,6 +103,47 @@ def _pin_once(lake: Lake) -> PinnedLake:
         raise ChangedError(f"the lake {lake.path} deletes old rows just now: try again")
 
     return PinnedLake(lake_id, epoch, (*of_consumers, *tables, epochs, _newest(lake, "lake")))
+
+
+def _positions(lake: Lake, of_consumers: Sequence[PinnedTable]) -> dict[Partition, int]:
+    """Returns by queue the offset behind the last message that a consumer has read."""
+    files = [
+        name for table in of_consumers if table.name == CONSUMER_OFFSETS for name, _ in table.files
+    ]
+    with lake.translating_read_errors(CONSUMER_OFFSETS):
+        paths = pa.table({"path": pa.array(files, pa.string())})
+        rows = dataset_of(lake.location, CONSUMER_OFFSETS, paths, _POSITION).to_table()
+
+    last = rows.group_by(["topic", "queue_id"]).aggregate([("queue_offset", "max")]).to_pylist()
+    return {(row["topic"], row["queue_id"]): row["queue_offset_max"] or 0 for row in last}
+
+
+def _progress_after(lake: Lake, positions: Mapping[Partition, int]) -> Progress:
+    """Returns where the epochs stand when all that consumers have read is committed.
+
+    Errors: LakeError if that takes too long.
+    """
+    progress = read_progress(lake)
+    planned = progress.newest_epoch  # what was read before is of this epoch or an earlier one
+    deadline = time.monotonic() + _COMMIT_S
+
+    while progress.next_epoch <= planned and _is_beyond(positions, progress):
+        if time.monotonic() > deadline:
+            raise LakeError(
+                f"consumers of the lake {lake.path} have read messages of epoch {planned}, which "
+                "is not committed: try again; where no job runs, start it first: it finishes the "
+                "epoch"
+            )
+
+        time.sleep(_PAUSE_S)
+        lake.reset("epochs")
+        progress = read_progress(lake)
+
+    return progress
+
+
+def _is_beyond(positions: Mapping[Partition, int], progress: Progress) -> bool:
+    return any(at > progress.next_offsets.get(queue, 0) for queue, at in positions.items())
 
 
 def _topics(lake: Lake, progress: Progress) -> set[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,8 @@ import pyarrow.compute as pc
 import pytest
 
 from pipelines.replay import verify as replay
-from storage.backup import back_up, copy
+from storage.backup import back_up, copy, pinned
+from storage.backup.copy import Backup
 from storage.backup.pinned import pin
 from storage.errors import BrokenLakeError, LakeError, NotALakeError
 from storage.files.location import LakeLocation, lake_location
@@ -24,6 +26,7 @@ from storage.lake.lake import Lake
 from storage.lake.progress import read_progress
 from storage.verify.run import verify
 from tests.support.damage import ORDERS, WholeJob, consume, make_lake, run_job, txlake
+from tests.support.decided_rows import EpochRows
 from tests.support.maintenance_rounds import KEPT, NOW_GONE, rows_in, run_round
 from tests.support.operator import said
 from tests.support.wait import DEADLINE_S
@@ -151,6 +154,52 @@ def test_positions_of_consumers_are_never_ahead_of_the_copied_epoch(tmp_path: Pa
     back_up(Lake(job.lake.path), lake_location(str(tmp_path / "copy")))
     require_sound(tmp_path / "copy")
     assert consume(tmp_path / "copy") == 0  # the group goes on where it was
+
+
+class ReadEarlyJob(WholeJob):
+    """A paper job that is looked at when an epoch is written and not committed yet."""
+
+    before_commit: Callable[[], None] = staticmethod(lambda: None)
+
+    def _write(self, rows: EpochRows) -> None:
+        super()._write(rows)
+        self.before_commit()
+
+
+def test_an_epoch_is_awaited_that_consumers_have_read_before_its_commit(tmp_path: Path) -> None:
+    """Else a message that comes to the same offset later would be passed over."""
+    job = ReadEarlyJob(tmp_path / "lake")
+    target = lake_location(str(tmp_path / "copy"))
+    with ThreadPoolExecutor(1) as pool:
+        copying: list[Future[Backup]] = []
+
+        def back_up_early() -> None:
+            assert consume(tmp_path / "lake") == 1
+            copying.append(pool.submit(back_up, Lake(job.lake.path), target))
+            wait(copying, timeout=1.0)
+
+        job.end(COMMIT, job.half("paid"))
+        job.before_commit = back_up_early
+        job.run()
+
+        assert copying[0].result().epoch == 1
+
+    require_sound(tmp_path / "copy")
+    assert consume(tmp_path / "copy") == 0
+
+
+def test_an_epoch_that_consumers_have_read_and_nobody_commits_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = WholeJob(tmp_path / "lake")
+    job.end(COMMIT, job.half("paid"))
+    job.run(commit=False)
+    assert consume(tmp_path / "lake") == 1
+
+    monkeypatch.setattr(pinned, "_COMMIT_S", 0.1)
+    text = said("backup", str(tmp_path / "copy"), "--lake", job.lake.path, code=1)
+    assert "have read messages of epoch 1, which is not committed" in text
+    assert not (tmp_path / "copy").exists()
 
 
 def test_what_a_group_has_refused_comes_again_from_a_copy(tmp_path: Path) -> None:
