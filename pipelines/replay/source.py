@@ -108,14 +108,17 @@ class Source:
         bounds: tuple[int, int],
         columns: Sequence[str] | None = None,
         bytes_max: int | None = None,
+        where: pc.Expression | None = None,
     ) -> pa.Table:
-        """Returns the rows of some epochs.
+        """Returns the rows of some epochs, of these the ones that fulfil `where`.
 
         Errors: _TooManyBytesError if they are larger than `bytes_max`; BrokenLakeError.
         """
         lake_schema = self.lake.schema(table)
         schema = pa.schema([lake_schema.field(name) for name in columns or lake_schema.names])
-        where = (pc.field("epoch") >= bounds[0]) & (pc.field("epoch") <= bounds[1])
+        is_wanted = (pc.field("epoch") >= bounds[0]) & (pc.field("epoch") <= bounds[1])
+        if where is not None:
+            is_wanted &= where
 
         def read() -> list[pa.RecordBatch]:
             dataset = self.dataset(table)
@@ -124,7 +127,7 @@ class Source:
             batches = []
             size = 0
 
-            for batch in dataset.to_batches(columns=names, filter=where):
+            for batch in dataset.to_batches(columns=names, filter=is_wanted):
                 size += batch.nbytes
                 if bytes_max is not None and size > bytes_max:
                     raise _TooManyBytesError

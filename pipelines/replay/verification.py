@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 from deltalake.exceptions import TableNotFoundError
 
 from checker.frames import State
-from checker.frames_ops.columns import index_of
 from checker.frames_ops.sql import run
 from pipelines.epoch.recorded_state import FRAMES, restore
 from pipelines.replay import compare
@@ -31,7 +30,8 @@ from pipelines.replay.scratch import LOOKED_UP, ScratchLake
 from pipelines.replay.source import ROW_ORDER, Chunk, ProgressCallback, Source
 from storage.errors import LakeError
 from storage.files.location import LakeLocation
-from storage.files.messages import offset_filter
+from storage.files.messages import read_messages
+from storage.files.row_groups import FooterCache
 from storage.lake.aging import require_replayable
 from storage.lake.epochs import COMMITTED, next_offsets_of
 from storage.lake.history import Recorded
@@ -40,7 +40,7 @@ from storage.lake.lake import Lake
 from storage.lake.progress import read_progress
 from storage.lake.table import deleted_epoch
 from storage.rows import to_rows
-from storage.schemas import SNAPSHOT, TABLES, row_keys
+from storage.schemas import SNAPSHOT, TABLES
 from storage.wire.record_kinds import KINDS
 
 _EXTRA = "SELECT * FROM rows ANTI JOIN keys USING (queue_id, queue_offset) ORDER BY ALL"
@@ -85,6 +85,7 @@ class Comparison:
         self.source = source
         self._topics = dict(topics)  # table -> topic
         self._streamed: set[tuple[str, int]] = set()
+        self._footers = FooterCache()
         self._lock = threading.Lock()
 
     def add(self, difference: Difference) -> None:
@@ -118,14 +119,16 @@ class Comparison:
         if catalog is not None:
             self._topics |= _tables_of_topics(catalog)
 
+        first, last = chunk.bounds
         for table in (*_DECIDED, *self._topics):
-            streamed = [epoch for name, epoch in set(self._streamed) if name == table]
-            epoch = pc.field("epoch")
-            is_wanted = (epoch > self._deleted_epoch(table)) & ~epoch.isin(streamed)
+            begin = max(first, self._deleted_epoch(table) + 1)
+            epochs = [n for n in range(begin, last + 1) if (table, n) not in self._streamed]
 
-            recorded = self._recorded_rows(table, chunk.bounds).filter(is_wanted)
-            decided = replayed.get(table, Lake.schema(table).empty_table()).filter(is_wanted)
-            self.table(table, recorded, decided)
+            if epochs:
+                is_wanted = pc.field("epoch").isin(epochs)
+                recorded = self._recorded_rows(table, chunk.bounds, is_wanted)
+                decided = replayed.get(table, Lake.schema(table).empty_table()).filter(is_wanted)
+                self.table(table, recorded, decided)
 
         self._epochs(chunk.epochs, replayed["epochs"])
 
@@ -140,11 +143,8 @@ class Comparison:
         keys = []
         for piece in pieces:
             keys.append(piece.select(["queue_id", "queue_offset"]))
-            at_places = offset_filter(piece) & (pc.field("epoch") == epoch)
-            candidates = self.source.retrying(table, partial(self._candidates, table, at_places))
-
-            is_replayed = index_of(row_keys(candidates), row_keys(piece)) >= 0
-            self.table(table, candidates.filter(pa.array(is_replayed)), piece)
+            recorded = self.source.retrying(table, partial(self._at_places, table, piece))
+            self.table(table, recorded.filter(pc.equal(recorded["epoch"], epoch)), piece)
 
         recorded = self.source.rows(table, (epoch, epoch), ROW_ORDER)
         extra = run(_EXTRA, rows=recorded, keys=pa.concat_tables(keys))
@@ -153,12 +153,16 @@ class Comparison:
             name = f"queue_id={row['queue_id']} queue_offset={row['queue_offset']}"
             self.add(Difference(table, self._topics.get(table), epoch, name, compare.EXTRA))
 
-    def _candidates(self, table: str, at_places: pc.Expression) -> pa.Table:
-        return self.source.dataset(table).to_table(filter=at_places)
+    def _at_places(self, table: str, piece: pa.Table) -> pa.Table:
+        """Returns the recorded messages at the places of a piece, and no others in memory."""
+        schema = Lake.schema(table)
+        messages = read_messages(self.source, table, piece, schema.names, footers=self._footers)
+        rows = [to_rows(pa.Table.from_batches([batch]), schema) for batch in messages]
+        return pa.concat_tables([schema.empty_table(), *rows])
 
-    def _recorded_rows(self, table: str, bounds: tuple[int, int]) -> pa.Table:
+    def _recorded_rows(self, table: str, bounds: tuple[int, int], where: pc.Expression) -> pa.Table:
         try:
-            return self.source.rows(table, bounds)
+            return self.source.rows(table, bounds, where=where)
         except TableNotFoundError:
             return Lake.schema(table).empty_table()
 

@@ -12,6 +12,8 @@ import pytest
 from pipelines.errors import StartError
 from pipelines.replay import Verified, epochs, rebuild, source, verify
 from pipelines.replay.epochs import ReplayedEpochs
+from pipelines.replay.source import Source
+from storage.files import messages
 from tests.support.aging_job import AgingJob
 from tests.support.epoch_harness import decided_rows_of
 from tests.support.lake_rows import LakeRows
@@ -169,6 +171,35 @@ def test_messages_that_do_not_fit_into_memory_are_streamed_and_compared(
         ("topics/2", "extra", None),
         ("topics/3", "missing", None),
     }
+
+
+def test_of_a_large_epoch_few_messages_are_in_memory_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever order its transactions were committed in."""
+    size, count, at_once = 10_000, 40, 4
+    job = AgingJob(tmp_path / "lake")
+    offsets = [job.half(f"tx{number}", body=bytes([number]) * size) for number in range(count)]
+    for number in range(count):
+        job.end(COMMIT, offsets[number * 7 % count])
+    job.run(1)
+
+    monkeypatch.setattr(source, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(epochs, "BYTES_MAX", 0)
+    monkeypatch.setattr(messages, "_ROWS_AT_ONCE", at_once)
+    retrying = Source.retrying
+    sizes: list[int] = []
+
+    def measured(self: Source, table: str, read: Callable[[], Any]) -> Any:
+        rows = retrying(self, table, read)
+        if table.startswith("topics/"):
+            batches = rows if isinstance(rows, list) else rows.to_batches()
+            sizes.append(sum(batch.nbytes for batch in batches))
+        return rows
+
+    monkeypatch.setattr(Source, "retrying", measured)
+    assert verify(job.lake.path).is_equal
+    assert at_once * size <= max(sizes) < 2 * at_once * size
 
 
 @pytest.mark.parametrize(
