@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipelines.jvm.jars import class_path
 from pipelines.jvm.session import reap_jvm_at_its_end, start_session
@@ -30,7 +31,7 @@ from pipelines.jvm.spark_private import hadoop_configuration, spark_schema
 from pipelines.lake_sql import union_all
 from storage.errors import LakeError
 from storage.files.location import LakeLocation, is_s3, lake_location, s3_access
-from storage.lake.integrity import require_recorded
+from storage.lake.integrity import require_readable, require_recorded
 from storage.lake.lake import Lake
 from storage.schemas import CONSUMER_TABLES, TABLES, TOPIC
 
@@ -96,13 +97,13 @@ def create_views(
 
     messages = [
         f"SELECT {_literal(topic)} AS topic, * FROM {_source(lake, table)} WHERE epoch <= {epoch}"
-        for topic, table in _topics(lake).items()
+        for topic, table in _topics(lake, epoch).items()
     ]
     empty = spark.createDataFrame([], spark_schema(TOPIC)).selectExpr("'' AS topic", "*")
     all_messages = spark.sql(union_all(messages)) if messages else empty
     all_messages.createOrReplaceTempView(prefix + _MESSAGES)
 
-    for topic, table in _named_topics(lake).items():
+    for topic, table in _named_topics(lake, epoch).items():
         if topic not in (bodies or {}):
             continue
 
@@ -113,7 +114,7 @@ def create_views(
     return epoch
 
 
-def _named_topics(lake: Lake) -> dict[str, str]:
+def _named_topics(lake: Lake, epoch: int) -> dict[str, str]:
     """Returns the tables of the topics that a view can have by their names; Spark ignores case.
 
     Our own tables come before topics, and older topics before younger ones.
@@ -121,7 +122,7 @@ def _named_topics(lake: Lake) -> dict[str, str]:
     taken = {name.lower() for name in (*TABLES, *CONSUMER_TABLES, _MESSAGES)}
     named = {}
 
-    for topic, table in _topics(lake).items():
+    for topic, table in _topics(lake, epoch).items():
         if topic.lower() not in taken:
             taken.add(topic.lower())
             named[topic] = table
@@ -256,17 +257,23 @@ def _in_spark(lake: Lake, table: str) -> str:
     return f"s3a://{path.removeprefix('s3://')}" if path.startswith("s3://") else path
 
 
-def _topics(lake: Lake) -> dict[str, str]:
-    """Returns the table of each real topic, by name, the oldest topic first."""
-    rows = lake.read("catalog", ["topic", "table_id"]).to_pylist()
+def _topics(lake: Lake, epoch: int | None = None) -> dict[str, str]:
+    """Returns the table of each real topic, by name, the oldest topic first.
+
+    Input: `epoch`: the one up to which topics count; None: all, also one without its table yet.
+    """
+    until = None if epoch is None else pc.field("epoch") <= epoch
+    rows = lake.read("catalog", ["topic", "table_id"], until).to_pylist()
     numbers = {row["topic"]: row["table_id"] for row in rows}
     return {topic: f"topics/{numbers[topic]}" for topic in sorted(numbers, key=numbers.__getitem__)}
 
 
 def _topic_table(lake: Lake, topic: str) -> str:
     topics = _topics(lake)
-    if topic not in topics:
-        names = ", ".join(sorted(topics)) or "none"
+    require_readable(lake, [topics[topic]] if topic in topics else [])
+
+    if topic not in topics or not lake.is_table(topics[topic]):
+        names = ", ".join(sorted(topics.keys() - {topic})) or "none"
         raise LakeError(f"the lake {lake.path} has no topic {topic!r}; there is: {names}")
     return topics[topic]
 

@@ -26,6 +26,7 @@ import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import pyarrow.compute as pc
 import pyarrow.fs as pa_fs
 
 from storage.files.order import table_kind
@@ -81,6 +82,7 @@ class Maintenance:
         self._published = published
         self._before_deletion = before_deletion
         self._expiry = Expiry(lake)
+        self._epoch: int | None = None
         self._expired_epoch = 0
         self._at_ms = 0
 
@@ -92,6 +94,7 @@ class Maintenance:
 
     def resume_from(self, plan: Plan) -> None:
         """Takes a committed plan: rows that are old by its floor and its clock are deleted."""
+        self._epoch = plan.epoch
         self._expired_epoch = plan.floor.deleted
         self._at_ms = plan.epoch_at
 
@@ -106,8 +109,13 @@ class Maintenance:
         return alter(self.lake, f"topics/{table_ids[topic]}", configs)
 
     def tables(self) -> list[str]:
-        """Returns the tables to keep in shape; the SDK does it for consumer_offsets."""
-        ids = sorted(set(self.lake.read("catalog", ["table_id"])["table_id"].to_pylist()))
+        """Returns the tables to keep in shape; the SDK does it for consumer_offsets.
+
+        A topic of an epoch that is not committed has no table yet, or an empty one.
+        """
+        is_made = None if self._epoch is None else pc.field("epoch") <= self._epoch
+        catalog = self.lake.read("catalog", ["table_id"], is_made)
+        ids = sorted(set(catalog["table_id"].to_pylist()))
         own = [table for table in TABLES if table != "lake"]
 
         return own + [f"topics/{id_}" for id_ in ids]

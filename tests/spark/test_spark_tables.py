@@ -20,8 +20,10 @@ from storage.maintenance.limits import MaintenanceLimits, StepResult
 from storage.maintenance.maintenance import Maintenance
 from storage.rows import instant
 from storage.schemas import TABLES, TOPIC
+from tests.support.damage import run_job
 from tests.support.lake_rows import NOW
 from tests.support.sound_lake import sound_rows
+from txlake.protocol import COMMIT
 
 WEEK_MS = 7 * 86_400_000
 # Everything goes at once that may go; what streams need is kept for a week.
@@ -113,6 +115,19 @@ def test_what_is_not_there_is_one_sentence(
         create_views(spark, empty.path)
     with pytest.raises(ValueError, match="queue 0, offset -1: neither can be below 0"):
         read_topic_stream(spark, sound.path, "orders", {0: -1})
+
+
+def test_a_topic_that_is_being_made_is_not_there_yet(spark: SparkSession, tmp_path: Path) -> None:
+    """An epoch writes its row of the catalog, then makes the table."""
+    job = run_job(tmp_path / "lake")
+    job.end(COMMIT, job.half("new", real_topic="new"))
+    job.run(commit=False)
+    shutil.rmtree(tmp_path / "lake" / "topics" / str(pc.max(job.state.topics["table_id"])))
+
+    assert create_views(spark, job.lake.path, "young_") == job.epoch - 1
+    assert spark.table("young_messages").count() > 0
+    with pytest.raises(LakeError, match=r"has no topic 'new'; there is: .*orders"):
+        read_topic(spark, job.lake.path, "new")
 
 
 class Shop:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -371,6 +372,15 @@ def test_a_dry_run_says_what_would_be_done_and_offline_does_it(job: InMemoryJob,
     assert "0 files of 0.0 MB became 0" in said("maintain", "--conf", conf, "--offline")
     text = said("maintain", "--conf", conf, "--offline", "--reason", "x", code=2)
     assert "--reason, --actor and --wait-s go with a record" in text
+
+
+def test_a_topic_that_is_being_made_is_no_lost_table(job: InMemoryJob, conf: str) -> None:
+    """An epoch writes its row of the catalog, then makes the table."""
+    job.run()
+    job.end(COMMIT, job.half("new", real_topic="new"))
+    job.run(commit=False)
+    shutil.rmtree(Path(job.lake.path, "topics", str(job.state.topics["table_id"].to_pylist()[-1])))
+    assert said("maintain", "--conf", conf, "--dry-run").endswith("; nothing was changed\n")
 
 
 def test_offline_keeps_what_is_not_published_while_kafka_is_away(
