@@ -60,7 +60,7 @@ class TopicReader:
 
     def __init__(self, topic: str, uri: str, storage_options: Mapping[str, str] | None) -> None:
         self._topic = topic
-        self._files = DeltaFiles(uri, storage_options, ("queue_id", "queue_offset"))
+        self._files = DeltaFiles(uri, storage_options, ("queue_id", "queue_offset", "epoch"))
         self._spans: dict[str, dict[int, Span]] = {}
         self._floors: dict[int, tuple[int | None, int]] = {}  # by queue: its first row, its floor
 
@@ -127,9 +127,15 @@ class TopicReader:
         """
 
         def read() -> dict[int, int]:
-            if not self._files.files:
+            paths = [
+                file.path
+                for file in self._files.files.values()
+                if file.max_values["epoch"] is None or file.max_values["epoch"] >= epoch
+            ]
+            if not paths:
                 return {}
-            rows = self._files.dataset(self._files.files).to_table(
+
+            rows = self._files.dataset(paths).to_table(
                 ["queue_id", "queue_offset"], filter=pc.field("epoch") >= epoch
             )
             first = rows.group_by("queue_id").aggregate([("queue_offset", "min")])

@@ -6,7 +6,7 @@ import datetime as dt
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tests.support.lake_factory import EPOCH_AT, LakeFactory, places, poll_all
 from tests.support.read_bytes import read_bytes
 from tests.support.wait import wait_until
 from txlake import ConsumedMessage, Consumer, OffsetGapError
+from txlake._delta_files import DeltaFiles
 
 
 @pytest.fixture
@@ -58,6 +59,30 @@ def test_a_seek_to_a_time_finds_the_first_message_of_its_epoch(
         messages = poll_all(consumer, 10 - sum(expected.values()))
         assert places(messages, 0) == list(range(expected[0], 8))
         assert places(messages, 1) == list(range(expected[1], 2))
+
+
+def test_a_seek_to_a_time_opens_no_files_of_the_epochs_before_it(
+    orders: LakeFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for epoch in range(1, 21):
+        orders.deliver("orders", {0: 1, 1: 1}, epoch=epoch)
+        orders.epoch_row(epoch, minutes(epoch))
+
+    opened: set[str] = set()
+    dataset = DeltaFiles.dataset
+
+    def open_files(self: DeltaFiles, paths: Iterable[str]) -> Any:
+        chosen = list(paths)
+        if "/topics/" in self.uri:
+            opened.update(chosen)
+        return dataset(self, chosen)
+
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        monkeypatch.setattr(DeltaFiles, "dataset", open_files)
+        found = consumer.seek_to_time(minutes(18.5))
+
+    assert found == {("orders", 0): 18, ("orders", 1): 18}
+    assert len(opened) == 2
 
 
 def test_an_instant_without_a_time_zone_is_refused(orders: LakeFactory) -> None:
