@@ -33,6 +33,7 @@ from storage.lake.lake import Lake
 from storage.rows import to_rows
 from storage.schemas import TABLES
 from storage.wire.record_kinds import ADMIN, HALF, KINDS, OP, SCHEDULE
+from txlake._offset_windows import OffsetWindows
 from txlake._paths import is_in_store, lake_path
 
 EPOCH_RECORDS = 200_000
@@ -164,17 +165,12 @@ class Archive:
     def _rows(
         self, kind: str, names: list[str], ranges: list[Range], bytes_max: int | None
     ) -> pa.Table | None:
-        queue_id = pc.field("queue_id")
-        offset = pc.field("queue_offset")
-        where = pc.scalar(False)
-        for r in ranges:
-            within = (offset >= r.from_offset) & (offset < r.to_offset)
-            where |= (queue_id == r.partition) & within
-
+        windows = OffsetWindows({r.partition: (r.from_offset, r.to_offset) for r in ranges})
         dataset = self._datasets[kind]
         batches = []
         size = 0
-        for batch in dataset.to_batches(columns=names, filter=where):
+        for read in dataset.to_batches(columns=names, filter=windows.bounds()):
+            batch = windows.select(read)
             size += batch.nbytes
             if bytes_max is not None and size > bytes_max:
                 return None

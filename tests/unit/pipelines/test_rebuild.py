@@ -21,9 +21,11 @@ from pipelines.replay.rebuild import fill
 from pipelines.replay.refill import Identity
 from storage.errors import UnfinishedLakeError
 from storage.lake.buffered import BufferedLake
+from storage.lake.epochs import Range
 from storage.lake.lake import Lake
 from storage.lake.progress import read_progress
-from storage.schemas import STATE_TABLES
+from storage.rows import to_rows
+from storage.schemas import HALF, STATE_TABLES
 from storage.verify.run import verify as verify_invariants
 from tests.support.epoch_harness import decided_rows_of
 from tests.support.in_memory_job import InMemoryJob
@@ -206,6 +208,16 @@ class TestFiles:
         paths = {"half": str(files), "op": str(sound_lake / "op")}
         with pytest.raises(StartError, match="twice, and they differ"):
             fill(str(tmp_path / "new"), Archive.of_files(paths), identity)
+
+    def test_records_of_thousands_of_queues_are_read(self, tmp_path: Path) -> None:
+        """A filter with a term for each queue would overflow Arrow's stack."""
+        queues = 20_000
+        rows = pa.table({"queue_id": [*range(queues), 0], "queue_offset": [*[5] * queues, 6]})
+        pq.write_table(to_rows(rows, HALF, stored_at=NOW), tmp_path / "half.parquet")
+        records = Archive.of_files({"half": str(tmp_path / "half.parquet")})
+
+        read, _ = records.read("half", [Range("half", queue, 5, 6, 6) for queue in range(queues)])
+        assert read["queue_id"].to_pylist() == list(range(queues))
 
     def test_a_table_is_found_from_the_folder_that_it_is_in(
         self, sound_lake: Path, monkeypatch: pytest.MonkeyPatch
