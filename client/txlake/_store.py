@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -56,6 +57,7 @@ class StoreFiles(DeltaStorageHandler):
         self._after = after
         self._sizes = sizes
         self._contents: dict[str, pa.Buffer] = {}
+        self._lock = threading.Lock()  # Arrow's threads call this
 
     def has_next(self) -> bool:
         """Returns whether the log has, or might have, the entry that follows this version.
@@ -84,8 +86,9 @@ class StoreFiles(DeltaStorageHandler):
             if content.size != size:
                 raise OSError(f"{path}: {content.size} of {size} bytes came")
 
-            self._contents[path] = content
-            while len(self._contents) > _KEPT_MAX:
-                self._contents.pop(next(iter(self._contents)), None)
+            with self._lock:
+                self._contents[path] = content
+                while len(self._contents) > _KEPT_MAX:
+                    del self._contents[next(iter(self._contents))]
 
         return pa.BufferReader(content)
