@@ -45,12 +45,14 @@ class LakeLocation:
 
     def overlaps(self, other: LakeLocation) -> bool:
         """Returns whether one of two places lies in the other, by whatever path."""
-        first, second = (
-            os.path.join(os.path.realpath(place.path) if place.is_local else place.path, "")
-            for place in (self, other)
-        )
+        first, second = (place._one_path() for place in (self, other))
         is_inside = first.startswith(second) or second.startswith(first)
         return self.is_local == other.is_local and is_inside
+
+    def _one_path(self) -> str:
+        """Returns the path that all ways to a place have in common, with a slash at its end."""
+        path = os.path.realpath(self.path) if self.is_local else self.path
+        return os.path.join(path.replace("s3a://", "s3://", 1), "")
 
     @property
     def storage_options(self) -> dict[str, str] | None:

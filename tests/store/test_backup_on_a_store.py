@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from storage.backup import back_up
+from storage.errors import LakeError
 from storage.files.location import LakeLocation, lake_location
 from storage.lake.integrity import require_intact
 from storage.lake.lake import Lake
@@ -37,3 +40,16 @@ def test_a_lake_goes_from_disk_to_store_to_store_to_disk_and_is_the_same(
         assert result.copied_files == result.files > 10
         assert rows(target) == expected
     assert rows_in(tmp_path / "back") == rows_in(tmp_path / "lake")
+
+
+def test_a_lake_is_not_copied_into_itself_by_the_other_name_of_its_store(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    inside = f"{bucket.uri}/lake/inside".replace("s3://", "s3a://")
+    back_up(make_lake(tmp_path / "lake"), lake_location(f"{bucket.uri}/lake", bucket.options))
+
+    with pytest.raises(LakeError, match="lie in each other"):
+        back_up(
+            Lake(lake_location(f"{bucket.uri}/lake", bucket.options)),
+            lake_location(inside, bucket.options),
+        )
