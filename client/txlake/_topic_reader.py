@@ -66,8 +66,15 @@ class TopicReader:
 
     def refresh(self) -> bool:
         """Takes the newest snapshot. Output: whether there might be new rows."""
+        before = self._files.files
         with translating_errors(self._files.uri):
             is_new = self._files.refresh()
+
+        if not before.keys() <= self._files.files.keys():
+            # Messages can be deleted. Of a queue that has no others only the log tells.
+            self._floors = {
+                queue_id: known for queue_id, known in self._floors.items() if known[0] is not None
+            }
 
         if is_new:
             self._spans = {

@@ -287,6 +287,20 @@ def test_the_log_is_asked_for_a_floor_only_where_a_queue_lacks_its_beginning(
     assert len(asked) == 2
 
 
+def test_a_reader_of_a_queue_that_is_empty_again_and_again_knows_its_end(job: WholeJob) -> None:
+    maintain(job, Retention(ms=0))
+    with Consumer(job.lake.path, "points", ["orders"], queues={"orders": [3]}) as consumer:
+        assert consumer.lag() == {("orders", 3): 0}
+        for _ in range(2):
+            job.end(COMMIT, job.half("rare", real_topic="orders", real_queue_id=3))
+            job.run(EPOCH_MS)
+            assert len(consumer.poll(0.0)) == 1
+
+            job.run(EPOCH_MS)
+            maintain(job, Retention(ms=0))
+            assert consumer.lag() == {("orders", 3): 0}
+
+
 def test_a_reader_under_which_messages_are_deleted_goes_on(job: WholeJob) -> None:
     with Consumer(job.lake.path, "points", ["orders"], queues={"orders": [0]}) as consumer:
         first = [message.queue_offset for message in consumer.poll(0.0, max_records=5)]
