@@ -81,9 +81,12 @@ class PushRun:
             is_sound = True
         finally:
             self._end()
-            # After an error as much as can be: the rest comes again.
-            with nullcontext() if is_sound else suppress(TxlakeError):
-                self._settle()
+            try:
+                # After an error as much as can be: the rest comes again.
+                with nullcontext() if is_sound else suppress(TxlakeError):
+                    self._settle()
+            finally:
+                self._go_back()
 
     def _turn(self) -> None:
         try:
@@ -112,6 +115,13 @@ class PushRun:
         self._follow_assignment()
         for lane in self._lanes.values():  # what was not handed out is polled again
             self._queues.seek(lane.queue, lane.committable())
+
+    def _go_back(self) -> None:
+        """Lets the consumer go on behind what is written down: refusals that are not come again."""
+        held = self._queues.buffers.positions()
+        for queue, lane in self._lanes.items():
+            if queue in held and held[queue] != lane.settled:
+                self._queues.seek(queue, lane.settled)
 
     def _take_back(self, wait_s: float) -> None:
         """Takes back what threads have finished; waits for some of it."""

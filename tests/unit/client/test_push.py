@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import math
 import os
@@ -22,7 +23,8 @@ from tests.support.counted_queue import CountedQueue
 from tests.support.lake_factory import LakeFactory
 from tests.support.read_bytes import read_bytes
 from tests.support.wait import wait_until
-from txlake import ConsumedMessage, Consumer, ConsumeStatus, StoreAwayError
+from txlake import ConsumedMessage, Consumer, ConsumeStatus, LakeError, StoreAwayError
+from txlake._disk import require_room
 from txlake._group_queues import GroupQueues
 from txlake._lanes import PushOptions
 from txlake._push import PushRun
@@ -350,6 +352,38 @@ def test_a_stop_ends_one_run_that_is_on_or_the_next_one(
         assert seen == [0, 1]
         run_with_deadline(consumer, listener)
         assert seen == [0, 1, 2]
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_a_refusal_that_could_not_be_written_down_comes_again_in_the_next_run(
+    orders: LakeFactory, monkeypatch: pytest.MonkeyPatch, is_stopped: bool
+) -> None:
+    seen: list[Place] = []
+    is_full = True
+
+    def refuse_room(folder: str, size_bytes: int) -> None:
+        if is_full and folder.endswith("consumer_retries"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), folder)
+        require_room(folder, size_bytes)
+
+    def listener(messages: Sequence[ConsumedMessage]) -> ConsumeStatus | None:
+        (message,) = messages
+        seen.append(place(message))
+        if place(message) == (0, 4) and (is_stopped or not is_full):
+            consumer.stop()
+        return LATER if is_full and place(message) == (0, 1) else None
+
+    monkeypatch.setattr("txlake._compare_and_set.require_room", refuse_room)
+    orders.deliver("orders", {0: 5})
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        with pytest.raises(LakeError, match=r"No space left on device\): nothing is lost"):
+            consumer.run(listener, commit_interval_ms=60_000 if is_stopped else 100)
+
+        is_full = False
+        seen.clear()
+        for _ in range(2 if is_stopped else 1):  # the stop() of meanwhile ends one more run
+            run_with_deadline(consumer, listener)
+    assert seen[-4:] == [(0, offset) for offset in range(1, 5)]
 
 
 def run_with_deadline(consumer: Consumer, listener: Callable[..., Any]) -> None:
