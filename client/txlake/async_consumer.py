@@ -75,9 +75,8 @@ class AsyncConsumer:
 
             self._poll_until = time.monotonic() + timeout_s
             if self._polling is None:
-                self._polling = asyncio.ensure_future(
-                    self._call(self._poll_in_parts, consumer, max_records)
-                )
+                # No task: a shutdown that cancels all tasks would drop what the thread takes.
+                self._polling = self._begin(self._poll_in_parts, consumer, max_records)
 
             messages = await self._polled(self._polling)
             self._polling = None
@@ -98,6 +97,7 @@ class AsyncConsumer:
     async def lag(self) -> dict[tuple[str, int], int]:
         """Returns how many messages each (topic, queue) holds after the position."""
         async with self._turn() as consumer:
+            await self._give_back()
             return await self._call(consumer.lag)
 
     async def run(
@@ -243,4 +243,7 @@ class AsyncConsumer:
             raise
 
     async def _call(self, function: Callable[..., _ResultT], *args: Any) -> _ResultT:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
+        return await self._begin(function, *args)
+
+    def _begin(self, function: Callable[..., _ResultT], *args: Any) -> asyncio.Future[_ResultT]:
+        return asyncio.get_running_loop().run_in_executor(self._executor, function, *args)

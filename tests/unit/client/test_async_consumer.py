@@ -76,6 +76,29 @@ def test_a_poll_that_is_cancelled_loses_nothing(orders: LakeFactory) -> None:
     asyncio.run(main())
 
 
+def test_a_shutdown_that_cancels_all_tasks_loses_nothing(orders: LakeFactory) -> None:
+    async def main() -> None:
+        async with AsyncConsumer(orders.path, "points", ["orders"]) as consumer:
+
+            async def consume() -> None:
+                try:
+                    await consumer.poll(60.0)
+                finally:
+                    orders.deliver("orders", {0: 3})  # the thread takes them, nobody sees them
+                    await consumer.commit()
+
+            consuming = asyncio.ensure_future(consume())
+            await asyncio.sleep(0.2)
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.wait_for(consuming, 30)
+
+    asyncio.run(main())
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        assert [message.queue_offset for message in consumer.poll(5.0)] == [0, 1, 2]
+
+
 def test_a_poll_that_is_cancelled_as_it_ends_loses_nothing(orders: LakeFactory) -> None:
     orders.deliver("orders", {0: 5})
 
@@ -316,6 +339,7 @@ def test_nothing_waits_for_a_poll_that_was_cancelled(orders: LakeFactory, timeou
             for call in (
                 lambda: consumer.poll(0.1),
                 consumer.commit,
+                consumer.lag,
                 lambda: consumer.seek("orders", 0, 0),
                 consumer.close,
             ):
