@@ -319,10 +319,12 @@ class GroupQueues:
             self._subscription.offset_reset,
         )
 
+        # The latest is committed at once: later it would be another offset.
+        begins = firsts if self._subscription.offset_reset == "latest" else {}
         if self._membership is None:
-            taken = self.ownership.take(new, wait_s)
+            taken = self.ownership.take(new, wait_s, begins)
         else:
-            taken = self.ownership.take_free(new)
+            taken = self.ownership.take_free(new, begins)
 
         for (name, queue_id), offset in taken.items():
             position = firsts[name, queue_id] if offset is None else offset

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from typing import Final
 
 from txlake._consumer_offsets import Commit, ConsumerOffsets, Key, OwnerSessions
 from txlake.errors import GroupBusyError, StaleGenerationError
@@ -16,6 +17,7 @@ log = logging.getLogger("txlake.consumer")
 _PAUSE_S = 0.1
 
 Queue = tuple[str, int]
+_NONE: Final[Mapping[Queue, int]] = {}
 
 
 class _HeldError(Exception):
@@ -85,20 +87,24 @@ class Ownership:
         """Returns whether the queue was taken."""
         return (topic, queue_id) in self._rows
 
-    def take(self, queues: Sequence[Queue], wait_s: float | None) -> dict[Queue, int | None]:
+    def take(
+        self, queues: Sequence[Queue], wait_s: float | None, begins: Mapping[Queue, int] = _NONE
+    ) -> dict[Queue, int | None]:
         """Takes all these queues, or none of them. Output: the committed offsets.
 
         A queue is free when nobody ever had it, its owner has closed, or its owner has not
         committed for the owner's session timeout. The new owner's generation is one more.
         Input: `wait_s`: how long to wait for owners; None: until their sessions end, unless one
-        of them commits meanwhile.
+        of them commits meanwhile; `begins`: offsets to commit where there is none.
         Errors: GroupBusyError.
         """
         wait = _OwnerWait(wait_s)
 
         while True:
             try:
-                rows = self._offsets.write(lambda newest, now: self._rows_of(queues, newest, now))
+                rows = self._offsets.write(
+                    lambda newest, now: self._rows_of(queues, begins, newest, now)
+                )
                 break
             except _HeldError as held:
                 if wait.is_over(held):
@@ -109,7 +115,11 @@ class Ownership:
         return {(row.topic, row.queue_id): row.queue_offset for row in rows}
 
     def _rows_of(
-        self, queues: Sequence[Queue], newest: Mapping[Key, Commit], now: datetime
+        self,
+        queues: Sequence[Queue],
+        begins: Mapping[Queue, int],
+        newest: Mapping[Key, Commit],
+        now: datetime,
     ) -> list[Commit]:
         """Returns the rows by which queues are taken. Errors: _HeldError."""
         sessions = self._sessions(newest)
@@ -121,7 +131,7 @@ class Ownership:
             until = self._held_until(before, sessions)
             if until is not None and now <= until:
                 held.append((until, before))
-            rows.append(self._taken(before, now))
+            rows.append(self._taken(before, begins.get(queue), now))
 
         if held:
             raise _HeldError(*max(held, key=lambda hold: hold[0]), now)
@@ -143,18 +153,24 @@ class Ownership:
         free = Commit(self._group, *queue, None, 0, "", now)
         return newest.get(free.key, free)
 
-    def _taken(self, before: Commit, now: datetime) -> Commit:
-        """Returns the row by which this consumer takes a queue."""
+    def _taken(self, before: Commit, begin: int | None, now: datetime) -> Commit:
+        """Returns the row by which this consumer takes a queue. Input: `begin`: as of `take`."""
         return replace(
             before,
+            queue_offset=begin if before.queue_offset is None else before.queue_offset,
             generation=before.generation + 1,
             owner=self.owner,
             committed_at=now,
             session_timeout_ms=self._session_timeout_ms,
         )
 
-    def take_free(self, queues: Iterable[Queue]) -> dict[Queue, int | None]:
-        """Takes those of the queues that nobody else holds. Output: their committed offsets."""
+    def take_free(
+        self, queues: Iterable[Queue], begins: Mapping[Queue, int] = _NONE
+    ) -> dict[Queue, int | None]:
+        """Takes those of the queues that nobody else holds. Output: their committed offsets.
+
+        Input: `begins`: as of `take`.
+        """
         wanted = sorted(queues)
 
         def decide(newest: Mapping[Key, Commit], now: datetime) -> list[Commit]:
@@ -163,7 +179,7 @@ class Ownership:
             untils = [self._held_until(row, sessions) for row in rows]
 
             return [
-                self._taken(row, now)
+                self._taken(row, begins.get((row.topic, row.queue_id)), now)
                 for row, until in zip(rows, untils, strict=True)
                 if until is None or now > until
             ]

@@ -91,6 +91,20 @@ def test_a_group_without_commits_may_begin_at_the_end(orders: LakeFactory) -> No
         assert places(poll_all(consumer, 1), 0) == [5]
 
 
+def test_what_a_group_that_began_at_the_end_has_not_committed_comes_again(
+    orders: LakeFactory,
+) -> None:
+    orders.deliver("orders", {0: 5})
+    for reads in (False, True):
+        with Consumer(orders.path, "points", ["orders"], auto_offset_reset="latest") as consumer:
+            assert consumer.committed() == {("orders", 0): 5, ("orders", 1): 0}
+            orders.deliver("orders", {0: 1})
+            assert not reads or places(poll_all(consumer, 2), 0) == [5, 6]  # and dies
+
+    with Consumer(orders.path, "points", ["orders"], auto_offset_reset="latest") as consumer:
+        assert places(poll_all(consumer, 2), 0) == [5, 6]
+
+
 def test_lag_and_seek_speak_in_queue_offsets(orders: LakeFactory) -> None:
     orders.deliver("orders", {0: 4, 1: 1})
     with Consumer(orders.path, "points", ["orders"]) as consumer:
