@@ -117,7 +117,8 @@ class OperationBatcher:
             if on_sent is not None:
                 operation.on_sent.append(on_sent)
 
-            if extra or len(operation.half_offsets) >= self._ends_max:
+            is_whole = bool(extra) or len(operation.half_offsets) >= self._ends_max
+            if is_whole or self._is_closed:  # nobody would send it later
                 self._send(queue_id, operation, extra)
             elif not self._has_open.is_set():
                 self._has_open.set()

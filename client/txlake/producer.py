@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +79,7 @@ class TransactionProducer:
         self._ids = TransactionIds()
         self._guard = ProcessGuard("producer")
         self._running: set[str] = set()
+        self._calls = _Calls()
         self._is_closed = False
         self._timeout_s = options.send_timeout_ms / 1000
 
@@ -112,7 +115,12 @@ class TransactionProducer:
             )
 
         self._parts = _Parts(
-            self._pipeline, checks, self._operations, self._sender, options.close_timeout_ms
+            self._calls,
+            self._pipeline,
+            checks,
+            self._operations,
+            self._sender,
+            options.close_timeout_ms,
         )
         self._finalizer = self._guard.close_when_dropped(self, self._parts.close)
 
@@ -153,8 +161,14 @@ class TransactionProducer:
         Errors: as `send_message_in_transaction`; MessageError for none or more than messages_max.
         """
         require_set(messages, self._options.messages_max)
-        run = self._executor(execute)
+        run = self._executor(execute)  # first: in a process that forked a lock can stay taken
 
+        with self._calls.note():
+            return self._send_and_wait(messages, arg, run)
+
+    def _send_and_wait(
+        self, messages: Sequence[Message], arg: Any, run: Execute
+    ) -> TransactionSendResult:
         now_ms = time.time_ns() // 1_000_000
         half = HalfMessage(messages[0], tuple(messages), self._ids.next(now_ms))
         self._running.add(half.transaction_id)
@@ -235,7 +249,8 @@ class TransactionProducer:
     def close(self) -> None:
         """Finishes what is in flight, and stops; a second call does nothing.
 
-        The job asks the group about transactions that have not ended within `close_timeout_ms`.
+        It waits for transactions of other threads, too. The job asks the group about those that
+        have not ended within `close_timeout_ms`.
         """
         if self._is_closed:
             return
@@ -253,10 +268,39 @@ class TransactionProducer:
         return executor(self._listener, execute)
 
 
+class _Calls:
+    """The calls that send a transaction and wait until it has ended, by their threads."""
+
+    def __init__(self) -> None:
+        self._threads: list[int] = []
+        self._changed = threading.Condition()  # a signal's handler can come within: it is an RLock
+
+    @contextmanager
+    def note(self) -> Iterator[None]:
+        """Notes a call of this thread while the block runs."""
+        thread = threading.get_ident()
+        with self._changed:
+            self._threads.append(thread)
+
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._threads.remove(thread)
+                self._changed.notify_all()
+
+    def wait(self, timeout_s: float) -> None:
+        """Waits until those of other threads have ended; one of this thread waits for this."""
+        own = threading.get_ident()
+        with self._changed:
+            self._changed.wait_for(lambda: all(each == own for each in self._threads), timeout_s)
+
+
 @dataclass(frozen=True)
 class _Parts:
     """The parts that a producer closes. They do not refer to the producer: it can be dropped."""
 
+    calls: _Calls
     pipeline: Pipeline
     checks: CheckAnswerer | None
     operations: OperationBatcher
@@ -267,6 +311,7 @@ class _Parts:
         """Finishes what is in flight, and stops all threads."""
         deadline = time.monotonic() + self.timeout_ms / 1000
 
+        self.calls.wait(deadline - time.monotonic())
         try:
             self.pipeline.drain(deadline - time.monotonic())
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ from txlake import (
     LocalTransactionState,
     Message,
     SendError,
+    TransactionSendResult,
     UnknownTopicError,
     protocol,
 )
@@ -249,3 +251,50 @@ def test_without_a_listener_the_call_brings_what_to_run(topics: TransactionTopic
             MESSAGE, "arg", execute=lambda _half, arg: COMMIT if arg == "arg" else ROLLBACK
         )
     assert result.local_state is COMMIT
+
+
+@pytest.mark.parametrize("is_in_time", [True, False])
+def test_close_finishes_the_transaction_of_another_thread_or_leaves_it_at_its_timeout(
+    topics: TransactionTopics, listener: ScriptedListener, is_in_time: bool
+) -> None:
+    has_begun, go_on = threading.Event(), threading.Event()
+
+    def run(_half: HalfMessage) -> LocalTransactionState:
+        has_begun.set()
+        go_on.wait(60)
+        return COMMIT
+
+    results: list[TransactionSendResult] = []
+    producer = make_producer(topics, listener, close_timeout_ms=60_000 if is_in_time else 100)
+    sending = threading.Thread(
+        target=lambda: results.append(producer.send_message_in_transaction(MESSAGE, run))
+    )
+    closing = threading.Thread(target=producer.close)
+    sending.start()
+    assert has_begun.wait(60)
+    closing.start()
+    closing.join(2.0 if is_in_time else 60.0)
+    assert closing.is_alive() is is_in_time
+
+    go_on.set()
+    sending.join(20)  # less than send_timeout_ms
+    closing.join(20)
+    assert [(result.local_state, result.operation_sent) for result in results] == [
+        (COMMIT, is_in_time)
+    ]
+    assert len(topics.records(topics.op)) == is_in_time
+
+
+def test_a_local_transaction_that_closes_its_producer_waits_for_nothing(
+    topics: TransactionTopics, listener: ScriptedListener
+) -> None:
+    producer = make_producer(topics, listener)
+
+    def close(_half: HalfMessage) -> LocalTransactionState:
+        producer.close()
+        return COMMIT
+
+    started = time.monotonic()
+    result = producer.send_message_in_transaction(MESSAGE, close)
+    assert time.monotonic() - started < 20
+    assert (result.local_state, result.operation_sent) == (COMMIT, False)
