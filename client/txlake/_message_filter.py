@@ -51,8 +51,10 @@ class MessageFilter:
 def parse_tags(expression: str) -> tuple[str, ...] | None:
     """Returns the tags of an expression, `TagA || TagB`; None: `*`, all messages.
 
-    Errors: ValueError for an expression with an empty tag.
+    Errors: ValueError for an expression with an empty tag, or what is none.
     """
+    if not isinstance(expression, str):
+        raise ValueError(f"tags {expression!r}: text, tags with || between them, or *")
     if expression.strip() == ALL_TAGS:
         return None
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from txlake._consumed_message import ConsumedMessage
+from txlake._numbers import require_seconds
 from txlake._process import ProcessGuard
 from txlake.consumer import Consumer
 from txlake.errors import ClosedError
@@ -45,6 +46,8 @@ class AsyncConsumer:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="txlake-async")
 
     async def __aenter__(self) -> AsyncConsumer:
+        if self._is_closed:
+            raise ClosedError("the consumer is closed: make another one")
         self._guard = ProcessGuard("consumer")
         try:
             await self._call(self._open_consumer)
@@ -69,6 +72,7 @@ class AsyncConsumer:
 
         What a call that was cancelled would have returned, the next one returns.
         """
+        require_seconds("timeout_s", timeout_s)
         async with self._turn() as consumer:
             if self._is_giving_back:
                 await self._give_back()

@@ -92,12 +92,16 @@ class Consumer:
         if not isinstance(group, str) or not protocol.matches(protocol.GROUP_PATTERN, group):
             raise ValueError(f"group {group!r}: {protocol.GROUP_PATTERN}")
 
-        if isinstance(topics, str) or not _is_iterable(topics) or not topics:
+        is_list = _is_iterable(topics) and not isinstance(topics, str)
+        names = tuple(topics) if is_list else ()  # read once: it can be a generator
+        if not names:
             raise ValueError(f"topics {topics!r}: a list with at least one name")
-        for topic in topics:  # it would wait for ever for a topic that cannot be
+        for topic in names:  # it would wait for ever for a topic that cannot be
             is_name = isinstance(topic, str) and protocol.matches(protocol.TOPIC_PATTERN, topic)
             if not is_name or topic in protocol.NO_TOPICS:
                 raise ValueError(f"topic {topic!r}: {protocol.TOPIC_PATTERN}, not '.' or '..'")
+
+        names = tuple(dict.fromkeys(names))
 
         if auto_offset_reset not in ("earliest", "latest"):
             raise ValueError(f"auto_offset_reset {auto_offset_reset!r}: earliest or latest")
@@ -116,17 +120,18 @@ class Consumer:
         if keys is not None and not (is_list and all(isinstance(key, str) for key in keys)):
             raise ValueError(f"keys {keys!r}: a list")
         expressions: Mapping[str, str] = topics if isinstance(topics, Mapping) else {}
-        filters = {topic: make_filter(expressions.get(topic), keys) for topic in topics}
+        filters = {topic: make_filter(expressions.get(topic), keys) for topic in names}
 
         is_dict = isinstance(queues, Mapping)
         if queues is not None and not (is_dict and all(map(_is_iterable, queues.values()))):
             raise ValueError(f"queues {queues!r}: a dict, of each topic a list of numbers")
 
-        unknown = set(queues or {}) - set(topics)
+        named = {topic: tuple(ids) for topic, ids in (queues or {}).items()}
+        unknown = named.keys() - set(names)
         if unknown:
-            raise ValueError(f"queues {sorted(unknown)}: not in topics {list(topics)}")
+            raise ValueError(f"queues {sorted(unknown)}: not in topics {list(names)}")
 
-        queue_ids = itertools.chain.from_iterable((queues or {}).values())
+        queue_ids = itertools.chain.from_iterable(named.values())
         wrong = [queue_id for queue_id in queue_ids if not is_whole(queue_id, 0)]
         if wrong:
             raise ValueError(f"queues {wrong}: 0 or more")
@@ -139,8 +144,6 @@ class Consumer:
         self._group = group
         self._storage_options = storage_options
 
-        names = tuple(dict.fromkeys(topics))
-        named = {topic: tuple(ids) for topic, ids in (queues or {}).items()}
         self._lake = Lake(lake, storage_options)
         self._queues = self._open_queues(
             group,

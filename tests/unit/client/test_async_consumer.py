@@ -324,6 +324,8 @@ def test_what_would_wait_for_the_run_that_waits_for_it_is_an_error(orders: LakeF
 
         with pytest.raises(ClosedError, match="the consumer is closed"):
             await consumer.poll()
+        with pytest.raises(ClosedError, match="the consumer is closed: make another one"):
+            await consumer.__aenter__()
         consumer.stop()
 
     asyncio.run(main())
@@ -384,6 +386,16 @@ def test_what_a_cancelled_poll_had_taken_and_retention_deleted_stops_no_call(
     asyncio.run(main())
     with Consumer(orders.path, "points", ["orders"]) as consumer:
         assert consumer.committed() == {("orders", 0): 6}
+
+
+@pytest.mark.parametrize("timeout_s", ["1", None, True, math.nan])
+def test_a_timeout_that_is_no_number_is_refused(orders: LakeFactory, timeout_s: Any) -> None:
+    async def main() -> None:
+        async with AsyncConsumer(orders.path, "points", ["orders"]) as consumer:
+            with pytest.raises(ValueError, match=f"timeout_s {timeout_s!r}: a number of seconds"):
+                await consumer.poll(timeout_s)
+
+    asyncio.run(main())
 
 
 def test_a_task_that_is_cancelled_stops_the_run(orders: LakeFactory) -> None:

@@ -274,6 +274,14 @@ def test_iterating_gives_messages_one_by_one(orders: LakeFactory) -> None:
         assert [next(messages).queue_offset, next(messages).queue_offset] == [0, 1]
 
 
+@pytest.mark.parametrize("has_queues", [False, True])
+def test_topics_and_queues_can_come_from_a_generator(orders: LakeFactory, has_queues: bool) -> None:
+    topics: Any = (topic for topic in ("orders",))
+    queues: Any = {"orders": (queue_id for queue_id in (0, 1))} if has_queues else None
+    with Consumer(orders.path, "points", topics, queues=queues) as consumer:
+        assert consumer.assignment() == [("orders", 0), ("orders", 1)]
+
+
 def test_no_lake_and_a_newer_lake_are_one_sentence_each(tmp_path: Path) -> None:
     with pytest.raises(LakeError, match="there is no lake here; start the job first"):
         Consumer(tmp_path, "points", ["orders"])
@@ -308,6 +316,9 @@ def test_no_lake_and_a_newer_lake_are_one_sentence_each(tmp_path: Path) -> None:
         ({"queues": [0]}, r"queues \[0\]: a dict"),
         ({"topics": 5}, "topics 5: a list"),
         ({"topics": [5]}, "topic 5: "),
+        ({"topics": [["orders"]]}, r"topic \['orders'\]: "),
+        ({"topics": iter(())}, "at least one name"),
+        ({"topics": {"orders": ["A"]}}, r"tags \['A'\]: text, tags with "),
         ({"group": None}, "group None: "),
         ({"keys": 5}, "keys 5: a list"),
         ({"keys": [5]}, r"keys \[5\]: a list"),
