@@ -64,6 +64,7 @@ class GroupQueues:
             session_timeout_s / 5,
         )
 
+        self._at_start: Mapping[str, Topic] = {}
         self._checked: set[str] = set()
         self._settled: dict[Queue, int] = {}  # the position that was taken or committed
         self._leaving: dict[Queue, float] = {}  # until when a queue waits for a commit
@@ -74,11 +75,11 @@ class GroupQueues:
 
     def start(self, wait_s: float | None) -> None:
         """Takes the first queues. Input: as of `Ownership.take`, where the queues are named."""
+        topics = self._at_start = self._lake.topics()
         if self._membership is None:
             self._take_named(wait_s)
             return
 
-        topics = self._lake.topics()
         self._check(
             [
                 (name, queue_id)
@@ -313,12 +314,7 @@ class GroupQueues:
 
         self._check(new, topics)
         # Before a queue is taken: when the store fails then, nothing is owned without a position.
-        firsts = self.buffers.first_offsets(
-            new,
-            _table_ids(topics),
-            self._subscription.offset_reset,
-        )
-
+        firsts = self._first_offsets(new, topics)
         # The latest is committed at once: later it would be another offset.
         begins = firsts if self._subscription.offset_reset == "latest" else {}
         if self._membership is None:
@@ -330,6 +326,26 @@ class GroupQueues:
             position = firsts[name, queue_id] if offset is None else offset
             self.buffers.add(name, topics[name].table_id, queue_id, position)
             self._settled[name, queue_id] = position
+
+    def _first_offsets(
+        self, queues: Sequence[Queue], topics: Mapping[str, Topic]
+    ) -> dict[Queue, int]:
+        """Returns where a group begins that has no position in these queues.
+
+        A queue that came after the start begins at its first message: the consumer waited for it.
+        """
+        counts = {name: topic.queue_count for name, topic in self._at_start.items()}
+        late = {queue for queue in queues if queue[1] >= counts.get(queue[0], 0)}
+        table_ids = _table_ids(topics)
+
+        return {
+            **self.buffers.first_offsets(late, table_ids, "earliest"),
+            **self.buffers.first_offsets(
+                [queue for queue in queues if queue not in late],
+                table_ids,
+                self._subscription.offset_reset,
+            ),
+        }
 
     def _check(self, queues: Sequence[Queue], topics: Mapping[str, Topic]) -> None:
         """Checks queues before anything is written about them.

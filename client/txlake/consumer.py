@@ -63,10 +63,10 @@ class Consumer:
     by their business keys. Bodies of other messages are not read.
 
     Topics keep messages for some time only. A group without a committed offset begins at the
-    earliest message that is there, or at the latest: `auto_offset_reset`. Where a queue begins
-    beyond the position, `out_of_range_reset` says what happens: "stop" raises
-    OffsetOutOfRangeError; "earliest" and "latest" go on there, with a warning in the log
-    `txlake.consumer` that says which messages were not read.
+    earliest message that is there, or at the latest: `auto_offset_reset`; in a queue that comes
+    later at its first message. Where a queue begins beyond the position, `out_of_range_reset` says
+    what happens: "stop" raises OffsetOutOfRangeError; "earliest" and "latest" go on there, with a
+    warning in the log `txlake.consumer` that says which messages were not read.
 
     Units: milliseconds. Machines compare the instants of each other's commits, so their clocks
     must agree to well within `session_timeout_ms`.

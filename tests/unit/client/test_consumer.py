@@ -105,6 +105,24 @@ def test_what_a_group_that_began_at_the_end_has_not_committed_comes_again(
         assert places(poll_all(consumer, 2), 0) == [5, 6]
 
 
+@pytest.mark.parametrize("queues", [None, {"orders": [0, 1], "late": [0]}])
+def test_a_topic_that_is_waited_for_begins_at_its_first_message(
+    orders: LakeFactory, queues: Any
+) -> None:
+    orders.deliver("orders", {0: 5})
+    with Consumer(
+        orders.path, "points", ["orders", "late"], queues=queues, auto_offset_reset="latest"
+    ) as consumer:
+        orders.make_topic("late", 1)
+        orders.deliver("late", {0: 2})
+        assert places(poll_all(consumer, 2), 0) == [0, 1]
+
+        if queues is None:
+            orders.catalog_row("orders", 3)
+            orders.deliver("orders", {2: 2})
+            assert places(poll_all(consumer, 2), 2) == [0, 1]
+
+
 def test_lag_and_seek_speak_in_queue_offsets(orders: LakeFactory) -> None:
     orders.deliver("orders", {0: 4, 1: 1})
     with Consumer(orders.path, "points", ["orders"]) as consumer:
