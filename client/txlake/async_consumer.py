@@ -157,8 +157,8 @@ class AsyncConsumer:
 
         self._stop_running()
         self._poll_until = 0.0
-        if self._consumer is not None:
-            await self._call(self._close_consumer)
+        if self._consumer is not None:  # cancelled: the thread goes on, and would keep the queues
+            await asyncio.shield(self._begin(self._close_consumer))
         self._executor.shutdown(wait=False)
 
     @property

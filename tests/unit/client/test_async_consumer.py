@@ -143,6 +143,26 @@ def test_an_opening_that_is_cancelled_keeps_no_queue(
         assert len(consumer.poll(10.0)) == 5
 
 
+def test_a_close_that_is_cancelled_gives_the_queues_back(orders: LakeFactory) -> None:
+    go_on = threading.Event()
+
+    async def main() -> None:
+        consumer = AsyncConsumer(orders.path, "points", ["orders"])
+        async with consumer:
+            consumer._executor.submit(go_on.wait, 60)  # the thread is at another call
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(consumer.close(), 0.1)
+            go_on.set()
+
+            async with AsyncConsumer(orders.path, "points", ["orders"]) as other:
+                orders.deliver("orders", {0: 5})
+                assert len(await other.poll(10.0)) == 5
+        with pytest.raises(ClosedError):
+            await consumer.poll()
+
+    asyncio.run(main())
+
+
 def test_of_two_tasks_one_gets_a_message_and_a_commit_waits_for_the_poll(
     orders: LakeFactory,
 ) -> None:
