@@ -112,13 +112,18 @@ class Operator:
                 )
 
             skip = Skip(topic, queue_id, first, last, self._actor, self._reason, _now_ms())
-            verb = "is" if first == last else "are"
-            return Change(
-                (f"topic {topic} queue {queue_id}: {_range(first, last)} {verb} not published",),
-                (skip_record(*self._owner, skip), (stop_key(*self._owner), None)),
-                (),
-                log.stops.get(self._owner),
+            # A lake that is put back without these messages is refused, as without published ones.
+            seen = replace(progress, epoch=self._epochs.epoch, digest=self._epochs.digest)
+            records = (
+                skip_record(*self._owner, skip),
+                topic_record(*self._owner, seen),
+                self._start_record(log),
+                (stop_key(*self._owner), None),
             )
+
+            verb = "is" if first == last else "are"
+            line = f"topic {topic} queue {queue_id}: {_range(first, last)} {verb} not published"
+            return Change((line,), records, (), log.stops.get(self._owner))
 
         return self._write(change, dry_run=dry_run)
 
@@ -152,32 +157,40 @@ class Operator:
                     described = self._make_topic(name, topic)
 
                 progress = self._adopted_progress(name, topic, described, position, log)
-                adoption = Adoption(name, position, self._actor, self._reason, _now_ms())
                 records += [(topic_key(*key), None) for key in others]
                 records.append(topic_record(*self._owner, progress))
-                records.append(adoption_record(*self._owner, adoption))
+                records.append(self._adoption_record(name, position, progress.next_offsets))
                 fences |= {key[:2] for key in others}
                 lines.append(_adopted_line(progress, others))
 
             for name, progress in log.of(*self._owner).items():
                 if name in topics or not self._is_of_another_history(progress):
                     continue
-                adoption = Adoption(name, position, self._actor, self._reason, _now_ms())
                 records.append((topic_key(*self._owner, name), None))
-                records.append(adoption_record(*self._owner, adoption))
+                records.append(self._adoption_record(name, position, ()))
                 lines.append(f"topic {name}: not published any more; how far it was is forgotten")
 
             if not records:
                 raise OperatorError("there is nothing to adopt: a start refuses no destination")
 
-            # As it is before: the progress that is written here has a newer epoch, in which topics
-            # can be that no start has seen.
-            start = log.start_of(*self._owner, self._publisher.topics, self._epochs.epoch)
-            records.append(start_record(*self._owner, start))
+            records.append(self._start_record(log))
             records.append((stop_key(*self._owner), None))
             return Change(tuple(lines), tuple(records), tuple(sorted(fences)))
 
         return self._write(change, dry_run=dry_run)
+
+    def _start_record(self, log: ProgressLog) -> Record:
+        """Returns the record of the first start, as it is before.
+
+        Progress that is written with it has a newer epoch, in which topics can be that no start has
+        seen.
+        """
+        start = log.start_of(*self._owner, self._publisher.topics, self._epochs.epoch)
+        return start_record(*self._owner, start)
+
+    def _adoption_record(self, topic: str, position: str, next_offsets: tuple[int, ...]) -> Record:
+        adoption = Adoption(topic, position, self._actor, self._reason, _now_ms(), next_offsets)
+        return adoption_record(*self._owner, adoption)
 
     def _is_refused(
         self, name: str, topic: Topic, described: KafkaTopic | None, log: ProgressLog

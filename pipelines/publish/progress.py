@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final, TypeVar
 
 TOPIC, START, STOP, SKIP, ADOPTION = "topic", "start", "stop", "skip", "adoption"
@@ -115,13 +115,28 @@ class Skip:
 
 @dataclass(frozen=True)
 class Adoption:
-    """An operator's decision that a lake goes on with a destination. Units: `at`, epoch ms."""
+    """An operator's decision that a lake goes on with a destination. Units: `at`, epoch ms.
+
+    `next_offsets`: by queue, where it goes on; a queue that is not named begins at 0.
+    """
 
     topic: str
     position: str
     actor: str
     reason: str
     at: int
+    next_offsets: tuple[int, ...] = ()
+
+    def rest_of(self, skip: Skip) -> Skip | None:
+        """Returns what an earlier skip still skips: messages before those that come now.
+
+        From there on the lake can have other messages at its offsets than when it was written.
+        """
+        named = skip.queue_id < len(self.next_offsets)
+        end = self.next_offsets[skip.queue_id] if named else 0
+        if skip.topic != self.topic or skip.to_offset < end:
+            return skip
+        return replace(skip, to_offset=end - 1) if skip.from_offset < end else None
 
 
 Content = TypeVar("Content", TopicProgress, Stop, Skip, Adoption)
@@ -241,6 +256,8 @@ def adoption_record(lake_id: str, publisher: str, adoption: Adoption) -> tuple[b
 def read_log(records: Iterable[tuple[bytes | None, bytes | None]]) -> ProgressLog:
     """Returns the content of the progress topic; of a key the newest record holds.
 
+    Of skips it has what the adoptions behind them leave.
+    Input: records in the order in which they were written.
     Records of other writers, and of kinds that this version does not know, are skipped.
     """
     newest: dict[bytes, bytes | None] = {}
@@ -284,7 +301,10 @@ def _add_record(log: ProgressLog, key: bytes, value: bytes) -> None:
         elif kind == SKIP:
             log.skips.setdefault(owner, []).append(_content_of(Skip, content))
         elif kind == ADOPTION:
-            log.adoptions.setdefault(owner, []).append(_content_of(Adoption, content))
+            adoption = _content_of(Adoption, content)
+            rests = map(adoption.rest_of, log.skips.get(owner, ()))
+            log.skips[owner] = [rest for rest in rests if rest is not None]
+            log.adoptions.setdefault(owner, []).append(adoption)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return
 

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -380,6 +381,32 @@ def test_a_topic_that_a_lake_that_was_put_back_lacks_is_adopted_too(
     assert forgotten in operate(lake, "adopt --position published")
     assert publish_all(settings) == 0
     assert "there is nothing to adopt" in operate(lake, "adopt --position published", code=1)
+
+
+def test_messages_of_a_lake_that_was_put_back_are_not_those_that_were_skipped(
+    make: Make, tmp_path: Path
+) -> None:
+    lake = make()
+    settings = lake.settings()
+    lake.send(*orders(4, real_queue_id=0))
+    publish_all(settings)
+
+    shutil.copytree(lake.path, tmp_path / "copy")
+    job_then = deepcopy(lake.job, {id(lake.job.lake): lake.job.lake})
+    lake.send(*orders(2, first=4, real_queue_id=0))
+    operate(lake, "skip --topic orders --queue 0 --offset 4 --to 5")
+
+    shutil.rmtree(lake.path)
+    shutil.copytree(tmp_path / "copy", lake.path)
+    lake.job = job_then
+    lake.job.lake.reset()
+    lake.send(*orders(3, first=10, real_queue_id=0))
+    with pytest.raises(PublishError, match="the lake has another history"):
+        publish_all(settings)
+
+    assert "queues go on at 4" in operate(lake, "adopt --position published")
+    assert publish_all(settings) == 3
+    lake.require_published()
 
 
 def test_a_queue_of_which_nothing_was_published_begins_where_it_did(make: Make) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from pipelines.publish.process import PublisherProcess
@@ -24,6 +23,7 @@ from pipelines.settings import Settings, parse
 from storage.lake.lake import Lake
 from storage.rows import milliseconds
 from tests.support.in_memory_job import InMemoryJob
+from tests.support.kafka_admin import admin_client
 from tests.support.topic_names import topics_named
 from tests.support.wait import wait_until
 from txlake import protocol as p
@@ -179,7 +179,7 @@ def consumed(servers: str, topic: str, isolation: str = "read_committed") -> lis
 
 def _wait_for_markers(servers: str, partitions: list[TopicPartition]) -> None:
     """Waits a moment: Kafka says that a transaction is committed, and writes its markers then."""
-    admin = AdminClient({"bootstrap.servers": servers})
+    admin = admin_client(servers)
     latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     deadline = time.monotonic() + _MARKERS_S
 

@@ -163,11 +163,24 @@ def require(said: str | None, check: Any, *arguments: Any) -> None:
     assert "\n" not in str(error.value)
 
 
+def test_an_adoption_leaves_of_a_skip_what_is_before_the_messages_that_come_now() -> None:
+    skips = [Skip("orders", *where, "ada", "broken", 2) for where in ((0, 2, 8), (1, 0, 0))]
+    other = Skip("bills", 0, 2, 8, "ada", "broken", 2)
+    later = Skip("orders", 0, 5, 5, "ada", "broken", 2)
+    adoption = Adoption("orders", "published", "ada", "put back", 1, (4,))
+    records = [skip_record("ours", "main", skip) for skip in (*skips, other)]
+    records.append(adoption_record("ours", "main", adoption))
+    log = read_log([*records, skip_record("ours", "main", later)])
+
+    assert log.skips_of("ours", "main", "orders") == {0: [replace(skips[0], to_offset=3), later]}
+    assert log.skips_of("ours", "main", "bills") == {0: [other]}
+
+
 def test_the_newest_record_of_a_key_holds_and_what_cannot_be_read_is_passed_over() -> None:
     newer = replace(PROGRESS, next_offsets=(4, 1), last_offsets=(3, 0))
     stop = Stop("too large", "orders", 0, 4, 1)
     skip = Skip("orders", 0, 4, 5, "ada", "broken", 2)
-    adoption = Adoption("orders", "earliest", "ada", "rebuilt", 3)
+    adoption = Adoption("orders", "published", "ada", "rebuilt", 3, (6, 1))
 
     log = read_log(
         [
