@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pipelines.errors import JobError, KafkaRefusedError
+from pipelines.kafka_client.admin import KafkaAdmin
 from pipelines.kafka_client.group_members import MemberGroup
 from pipelines.metrics.publisher_watch import PublisherWatch
 from pipelines.publish.process import PublisherProcess
@@ -24,12 +25,13 @@ from tests.support.wait import wait_until
 from txlake import protocol as p
 
 USER, OPERATOR, JOB = "txlake-publisher", "txlake-operator", "txlake-job"
+METRICS = "txlake-metrics"
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RightsBroker]:
     folder = tmp_path_factory.mktemp("publisher-rights")
-    with RightsBroker(folder, (USER, OPERATOR, JOB)) as started:
+    with RightsBroker(folder, (USER, OPERATOR, JOB, METRICS)) as started:
         yield started
 
 
@@ -168,6 +170,23 @@ def test_job_and_operator_have_the_rights_on_what_is_published_that_they_need(
     words = ("--topic", "orders", "--queue", "1", "--offset", "2", "--reason", "a test")
     assert "is not published" in said("publish", "skip", *words, *conf)
     wait_until(lambda: find_publishers(job)[0].skips, "the skip is written")
+
+
+def test_the_metrics_role_has_the_rights_that_a_status_needs(
+    guarded: RightsBroker, tmp_path: Path
+) -> None:
+    lake = GuardedLake(guarded, tmp_path / "lake", "metrics")
+    settings = lake.settings()
+    KafkaAdmin(settings, settings.kafka.topics()).create_missing()
+    guarded.give(lake.rights("publisher", "metrics"))
+    lake.send({"body": b"one", "real_queue_id": 1})
+    publish_all(lake.settings_of(USER))
+    lake.send({"body": b"two", "real_queue_id": 1})
+
+    told = json.loads(said("status", "--conf", lake.conf(METRICS), "-o", "json"))
+    assert told["kafka_trouble"] is None
+    assert [publisher["lag"] for publisher in told["publishers"]] == [1]
+    assert "publisher_unknown" not in {problem["name"] for problem in told["problems"]}
 
 
 def test_rights_on_another_kafka_are_printed_for_it_and_only_for_what_is_named(

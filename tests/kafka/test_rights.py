@@ -18,9 +18,9 @@ from confluent_kafka import Producer as KafkaProducer
 from pyspark.sql import SparkSession
 
 from pipelines.cli.main import main
+from pipelines.cli.status import facts_of
 from pipelines.errors import JobError, KafkaRefusedError, StartError
 from pipelines.health.kafka import members_of, topic_lags
-from pipelines.job.election import DriverGroup
 from pipelines.operate.records import command, operation, write
 from pipelines.settings import Settings
 from storage.lake.progress import read_progress
@@ -127,8 +127,9 @@ def test_each_role_does_its_work_and_nothing_else(
             seen = settings_of(guarded, lake, user)
             assert len(topic_lags(seen, read_progress(job.lake).last)) == 4
             assert list(members_of(seen.kafka, ["shop"])) == ["shop"]
-        looked = DriverGroup(operator.kafka, str(lake)).describe()
-        assert looked.active == job.driver.owner
+            facts = facts_of(job.lake, seen)
+            assert (facts.kafka_error, facts.start_error) == (None, None)
+            assert facts.drivers is not None and facts.drivers.active == job.driver.owner
         consumed(str(lake))
     admin = KafkaProducer({"bootstrap.servers": guarded.bootstrap_servers})
     for topic in TOPICS.values():  # so that whoever may read finds something
