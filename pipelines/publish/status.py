@@ -14,7 +14,7 @@ from pipelines.kafka_client.group_members import MemberGroup, Members
 from pipelines.publish.committed import CommittedEpochs, CommittedRows, open_lake
 from pipelines.publish.destination import Destination
 from pipelines.publish.process import elected_process, group_of
-from pipelines.publish.progress import ProgressLog, Skip, Stop
+from pipelines.publish.progress import ProgressLog, Skip, Stop, after_skips
 from pipelines.publish.topics import begin_of, first_offsets, wanted_topics
 from pipelines.settings import PublisherSettings, Settings
 from storage.rows import milliseconds
@@ -202,7 +202,7 @@ def topic_lags(
 ) -> list[TopicLag]:
     """Returns the lag of each topic of a publisher behind the newest committed epoch.
 
-    Messages that are deleted, or older than where a topic begins, do not count.
+    Messages that are deleted, skipped, or older than where a topic begins, do not count.
     """
     mine = log.of(lake.lake_id, publisher.name)
     start = log.start_of(lake.lake_id, publisher.name, publisher.topics, epochs.epoch)
@@ -227,18 +227,34 @@ def topic_lags(
                 begin = begin_of(publisher, start, name, topic)
                 begins = first_offsets(begin, rows, ends)
 
-            positions = {q: min(ends[q], max(begins[q], nexts[q])) for q in ends}
+            skips = log.skips_of(lake.lake_id, publisher.name, name)
+            positions = {
+                q: min(ends[q], after_skips(max(begins[q], nexts[q]), skips.get(q, ())))
+                for q in ends
+            }
             epoch = _first_epoch(rows, positions, ends)
             if epoch is not None and epoch not in committed_at:
                 committed_at[epoch] = _committed_at(epochs, epoch)
             lag = replace(
                 lag,
-                lag=sum(ends[q] - positions[q] for q in ends),
+                lag=sum(_count(positions[q], ends[q], skips.get(q, ())) for q in ends),
                 oldest_at=None if epoch is None else committed_at[epoch],
             )
         lags.append(lag)
 
     return lags
+
+
+def _count(position: int, end: int, skips: Iterable[Skip]) -> int:
+    """Returns how many messages from a position to the end of a queue are not skipped.
+
+    Input: the skips of the queue, in the order of offsets; they can overlap.
+    """
+    count = 0
+    for skip in skips:
+        count += max(0, min(skip.from_offset, end) - position)
+        position = max(position, skip.to_offset + 1)
+    return count + max(0, end - position)
 
 
 def _first_epoch(

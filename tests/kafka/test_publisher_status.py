@@ -135,6 +135,32 @@ def test_the_oldest_message_is_as_old_as_its_own_epoch_and_not_as_the_last_one_p
     assert milliseconds(max(written_at)) > milliseconds(min(written_at))
 
 
+def test_what_is_skipped_does_not_wait_though_the_publisher_has_not_run_since(
+    lake: PublishedLake,
+) -> None:
+    settings = lake.settings()
+    conf = lake.path.parent / "job.toml"
+    conf.write_text(toml_of(lake.values()))
+    lake.send({"body": b"0", "real_queue_id": 1})
+    publish_all(settings)
+    for number in range(1, 7):  # an epoch each
+        lake.send({"body": b"%d" % number, "real_queue_id": 1})
+    rows = lake.job.lake.read("epochs").sort_by("epoch").to_pylist()
+    written_at = [milliseconds(row["written_at"]) for row in rows if row["state"] == "committed"]
+
+    def waiting(first: int, last: int) -> tuple[int, int | None]:
+        words = ("--topic", "orders", "--queue", "1", "--offset", str(first), "--to", str(last))
+        said("publish", "skip", "--conf", str(conf), *words, "--reason", "a test")
+        (status,) = read_publishers(settings)
+        return status.lag, status.oldest_at
+
+    assert waiting(3, 4) == (4, written_at[-6])
+    assert waiting(1, 3) == (2, written_at[-2])
+    assert waiting(6, 6) == (1, written_at[-2])
+    assert waiting(5, 5) == (0, None)
+    assert publish_all(settings) == 0
+
+
 def test_why_a_publisher_has_stopped_is_told_until_it_publishes_again(
     lake: PublishedLake,
 ) -> None:
