@@ -14,11 +14,12 @@ from typing import Any, Final
 
 from pipelines.publish.committed import CommittedRows, open_lake
 from pipelines.publish.destination import Destination
-from pipelines.publish.progress import Skip
+from pipelines.publish.progress import ProgressLog, Skip, after_skips
 from pipelines.publish.reading import published_record
 from pipelines.publish.records import RecordMaker
 from pipelines.publish.topics import wanted_topics
 from pipelines.settings import PublisherSettings, Settings
+from pipelines.settings.publish import EARLIEST
 from txlake._counted import counted
 
 _BLOCK: Final = 1_000  # queue offsets
@@ -95,12 +96,14 @@ def verify_published(
 ) -> Iterator[VerifiedQueue]:
     """Compares each queue that a publisher has published, from a queue offset on.
 
-    Messages that retention has deleted, of Kafka or of the lake, are left out.
+    Messages that retention has deleted, of Kafka or of the lake, are left out, and records before
+    the newest adoption that published all again.
     Errors: KafkaAwayError; LakeError.
     """
     lake = open_lake(settings.lake.path, settings.lake.store)
     destination = Destination(publisher)
-    mine = destination.progress().of(lake.lake_id, publisher.name)
+    log_before = destination.progress()
+    mine = log_before.of(lake.lake_id, publisher.name)
 
     for name, topic in sorted(wanted_topics(publisher, lake.topics()).items()):
         progress = mine.get(name)
@@ -111,6 +114,9 @@ def verify_published(
         rows = CommittedRows(lake, name, topic)
         begins = rows.begins(queues) if any(progress.next_offsets) else {}
         published = {queue_id: QueueDigest() for queue_id in queues}
+        skips = log_before.skips_of(lake.lake_id, publisher.name, name)
+        adoptions = _adoptions_from_earliest(log_before, lake.lake_id, name)
+        restarts = dict.fromkeys(queues, adoptions)
         for message in destination.records(progress.destination):
             record = published_record(message)
             if record is None or record.lake_id != lake.lake_id:
@@ -119,6 +125,12 @@ def verify_published(
             offset = record.queue_offset
             queue_id = int(message.partition())
             queue = published.setdefault(queue_id, QueueDigest())
+            if offset <= queue.last and restarts.get(queue_id, 0) > 0:
+                # An adoption began where the queue began, which has only moved on since.
+                begin = after_skips(begins.get(queue_id, 0), skips.get(queue_id, ()))
+                if offset <= begin:
+                    restarts[queue_id] -= 1
+                    queue = published[queue_id] = QueueDigest()
             if offset >= max(from_offset, begins.get(queue_id, 0)):
                 queue.add(offset, message.key(), message.value(), message.headers())
 
@@ -145,6 +157,16 @@ def verify_published(
                 table = _table_digest(rows, maker, queue_id, digest.first, end, skips)
                 problem = difference(digest, table)
             yield VerifiedQueue(name, queue_id, digest.first, digest.count, problem)
+
+
+def _adoptions_from_earliest(log: ProgressLog, lake_id: str, topic: str) -> int:
+    """Returns how often a topic's messages were to be published again, by any publisher."""
+    return sum(
+        (adoption.topic, adoption.position) == (topic, EARLIEST)
+        for (lake, _), adoptions in log.adoptions.items()
+        for adoption in adoptions
+        if lake == lake_id
+    )
 
 
 def _table_digest(

@@ -879,6 +879,33 @@ def test_what_differs_from_the_tables_is_found(make: Make, broker: Broker) -> No
     assert "go" not in verified(lake, "--from-offset", "3")
 
 
+def test_what_an_adoption_published_again_is_compared_from_its_first_record_on(
+    make: Make,
+) -> None:
+    lake = make(begin="latest")
+    settings = lake.settings()
+    lake.send(*orders(4, real_queue_id=1))
+    publish_all(settings)
+    lake.send(*orders(3, first=4, real_queue_id=1))
+    publish_all(settings)
+    delete_topic(lake, f"{lake.prefix}-progress")
+    operate(lake, "adopt --position earliest")
+    assert publish_all(settings) == 7
+
+    queue = json.loads(verified(lake, "-o", "json"))[1]
+    assert (queue["first"], queue["count"], queue["problem"]) == (0, 7, "")
+    queue = json.loads(verified(lake, "--from-offset", "5", "-o", "json"))[1]
+    assert (queue["first"], queue["count"], queue["problem"]) == (5, 2, "")
+
+    *_, last = lake.consume()
+    forger = Producer({"bootstrap.servers": lake.servers, "log_level": 0})
+    for offset in (b"6", b"0"):
+        headers = [(p.QUEUE_OFFSET, offset), *last.headers()[1:]]
+        forger.produce(lake.destination(), last.value(), last.key(), 1, headers=headers)
+    forger.flush()
+    assert "queue 1: queue offset 6 comes after 6" in verified(lake, code=3)
+
+
 def test_a_record_of_another_writer_with_headers_like_ours_is_not_ours(make: Make) -> None:
     lake = make()
     lake.send(*orders(3, real_queue_id=1))
