@@ -3,7 +3,8 @@
 The job asks when it is about to delete messages, once a minute at the most. Kafka is asked in a
 thread of its own, since the destination can be away for hours, and the job decides meanwhile.
 Until it has answered, and of a topic made since, nothing is deleted if there is a publisher at all.
-An earlier answer stays valid: positions only grow.
+An earlier answer counts until the next one is there. Positions only grow, but for an adoption that
+publishes all again: until then what has expired can be deleted before it is published.
 """
 
 from __future__ import annotations
