@@ -12,7 +12,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from pipelines.publish.process import PublisherProcess
@@ -188,8 +194,9 @@ def _wait_for_markers(servers: str, partitions: list[TopicPartition]) -> None:
         return [futures[partition].result().offset for partition in partitions]
 
     while time.monotonic() < deadline:
-        if ends(IsolationLevel.READ_UNCOMMITTED) == ends(IsolationLevel.READ_COMMITTED):
-            return
+        with contextlib.suppress(KafkaException):  # a topic that was just made has no leader yet
+            if ends(IsolationLevel.READ_UNCOMMITTED) == ends(IsolationLevel.READ_COMMITTED):
+                return
         time.sleep(0.02)
 
 
