@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import sys
 import threading
@@ -18,6 +17,7 @@ from click.exceptions import NoSuchCommand
 
 from pipelines.cli.import_blocker import block_pandas
 from pipelines.cli.options import conf_option
+from pipelines.cli.stop_limit import StopLimit
 from pipelines.output import printable
 
 if TYPE_CHECKING:
@@ -262,10 +262,6 @@ def run(conf: str, standby: bool, quiet: bool) -> None:
     run_job(settings, is_standby=standby)
 
 
-# How long a stop waits for the running epoch.
-STOP_S = 10.0
-
-
 def run_job(settings: Settings, *, is_standby: bool = False) -> None:
     """Runs the job; spark-submit runs this, too."""
     from py4j.protocol import Py4JError
@@ -275,22 +271,13 @@ def run_job(settings: Settings, *, is_standby: bool = False) -> None:
 
     log = logging.getLogger("txlake")
 
-    def abort() -> None:
-        log.warning(
-            "not stopped within %.0f s: what is running is given up, and nothing is lost; the next "
-            "start finishes it",
-            STOP_S,
-        )
-        logging.shutdown()
-        os._exit(0)  # as kill -9, which an epoch must survive anyway
-
-    stop_timer = threading.Timer(STOP_S, abort)
-    stop_timer.daemon = True
+    limit = StopLimit(
+        "what is running is given up, and nothing is lost; the next start finishes it"
+    )
 
     def stop(*_: object) -> None:
-        if not stop_timer.is_alive():
+        if limit.begin():
             log.info("stopping after the running epoch")
-            stop_timer.start()
         driver.stop()
 
     driver = Driver(settings, is_standby=is_standby, on_jvm_signal=stop)
@@ -305,7 +292,7 @@ def run_job(settings: Settings, *, is_standby: bool = False) -> None:
         # The signal has ended the JVM, too, before it could wait for the driver.
         log.warning("stopped while it was starting (%s)", str(error).split("\n")[0])
     finally:
-        stop_timer.cancel()
+        limit.end()
 
     log.info("stopped")
     driver.finish()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import signal
-import threading
 from typing import TYPE_CHECKING
 
 import click
@@ -20,14 +17,12 @@ from pipelines.cli.options import (
     settings_of,
     stack_options,
 )
+from pipelines.cli.stop_limit import StopLimit
 from pipelines.cli.write_options import actor_and_reason
 from pipelines.output import now_ms, print_line
 
 if TYPE_CHECKING:
     from pipelines.publish.operate import Change, Operator
-
-# How long a stop waits for the running transaction.
-_STOP_S = 10.0
 
 
 @click.group(invoke_without_command=True)
@@ -66,20 +61,10 @@ def publish(context: click.Context, conf: str | None, name: str | None, quiet: b
     warn_of_open_secrets(conf)
     process = PublisherProcess(settings, publisher_of(settings, name))
 
-    def abort() -> None:
-        logging.getLogger("txlake").warning(
-            "not stopped within %.0f s: the open transaction is given up, and nothing is lost",
-            _STOP_S,
-        )
-        logging.shutdown()
-        os._exit(0)  # as kill -9, which a publisher must survive anyway
-
-    stop_timer = threading.Timer(_STOP_S, abort)
-    stop_timer.daemon = True
+    limit = StopLimit("the open transaction is given up, and nothing is lost")
 
     def stop(*_: object) -> None:
-        if not stop_timer.is_alive():
-            stop_timer.start()
+        limit.begin()
         process.stop()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -89,7 +74,7 @@ def publish(context: click.Context, conf: str | None, name: str | None, quiet: b
     try:
         process.run()
     finally:
-        stop_timer.cancel()
+        limit.end()
 
 
 _name_option = click.option("--name", help="Which [publish.NAME]; without it the only one.")

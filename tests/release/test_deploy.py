@@ -14,7 +14,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from pipelines.cli.main import STOP_S, main
+from pipelines.cli.main import main
+from pipelines.cli.stop_limit import STOP_S
 from pipelines.metrics import server
 from pipelines.settings import load
 from release.wheels import job_requirements
