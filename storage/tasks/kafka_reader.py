@@ -34,7 +34,11 @@ FETCH_BYTES: Final = 16 * 1024
 _BATCH_RECORDS: Final = 1_000
 _BATCH_BYTES: Final = 4 * 1024 * 1024
 _FIRST_RECORDS: Final = 4
-_NO_ANSWER_S: Final = 10.0
+_NO_RECORD_S: Final = 10.0  # then the partition's leader is asked whether it answers
+_ANSWER_S: Final = 5.0
+# A large record can take long on a slow link. librdkafka gives up a fetch after as long, and begins
+# it again (`socket.timeout.ms`).
+_SLOW_RECORD_S: Final = 60.0
 _POLL_S: Final = 0.5
 _LEADERS_S: Final = 1.0
 # The text of a task's error when Kafka does not give the records: only the text crosses Spark.
@@ -123,7 +127,8 @@ def read_records(source: KafkaSource, ranges: Sequence[RecordRange]) -> Iterator
     Offsets without a record, as the markers of Kafka transactions, are passed. A time that no
     column holds becomes one just outside of the columns' range; a header's name that is not UTF-8
     becomes U+FFFD.
-    Errors: UnreadRecordsError if Kafka does not answer for 10 s, or no longer has the first offset.
+    Errors: UnreadRecordsError if no record comes within 10 s, 60 s of a Kafka that answers, or if
+    the first offset is gone.
     """
     wanted = [r for r in ranges if r.stop > r.start]
     if not wanted:
@@ -132,7 +137,7 @@ def read_records(source: KafkaSource, ranges: Sequence[RecordRange]) -> Iterator
     with _kept_consumer(source) as kept:
         kept.find_leaders(record_range.topic for record_range in wanted)
         for record_range in wanted:
-            yield from _read_range(kept.consumer, record_range)
+            yield from _read_range(kept, record_range)
         kept.consumer.unassign()
 
 
@@ -193,12 +198,14 @@ def close_consumer() -> None:
         _kept.pop().consumer.close()
 
 
-def _read_range(consumer: Any, wanted: RecordRange) -> Iterator[pa.RecordBatch]:
+def _read_range(kept: _KeptConsumer, wanted: RecordRange) -> Iterator[pa.RecordBatch]:
     """Returns the records of one range; its end is passed by a record, or by Kafka's end."""
+    consumer = kept.consumer
     consumer.assign([_kafka().TopicPartition(wanted.topic, wanted.partition, wanted.start)])
     end_of_partition = _kafka().KafkaError._PARTITION_EOF
     reported = ""
     heard_at = time.monotonic()
+    limit_s = _NO_RECORD_S
     batch_records = _FIRST_RECORDS
     is_through = False
 
@@ -230,11 +237,26 @@ def _read_range(consumer: Any, wanted: RecordRange) -> Iterator[pa.RecordBatch]:
             else:
                 reported = _reported(event.error(), wanted)
 
-        if not is_through and time.monotonic() - heard_at > _NO_ANSWER_S:
+        if not is_through and time.monotonic() - heard_at > limit_s:
+            if limit_s < _SLOW_RECORD_S and _is_answered(kept.source, wanted):
+                limit_s = _SLOW_RECORD_S
+                continue
             raise UnreadRecordsError(
-                f"{NOT_READ}: no record within {_NO_ANSWER_S:.0f} s of {wanted.topic} partition "
+                f"{NOT_READ}: no record within {limit_s:.0f} s of {wanted.topic} partition "
                 f"{wanted.partition}{reported}"
             )
+
+
+def _is_answered(source: KafkaSource, wanted: RecordRange) -> bool:
+    """Returns whether the leader of a partition answers, on a connection that brings no records."""
+    other = _kafka().Consumer(source.consumer_config())
+    try:
+        partition = _kafka().TopicPartition(wanted.topic, wanted.partition)
+        return other.get_watermark_offsets(partition, timeout=_ANSWER_S) is not None
+    except _kafka().KafkaException:
+        return False
+    finally:
+        other.close()
 
 
 def _is_of_range(message: Any, wanted: RecordRange) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -25,6 +26,7 @@ from storage.tasks.kafka_reader import (
 )
 from storage.wire.decode import KAFKA
 from tests.support.kafka_admin import admin_client
+from tests.support.slow_broker import SlowBroker
 
 Unique = Callable[[str], str]
 
@@ -213,10 +215,28 @@ def test_offsets_that_are_gone_are_lost_input(
     assert offsets_of(read_records(source, [RecordRange(topic, 0, 4, 10)])) == [*range(4, 10)]
 
 
+def test_a_record_that_takes_longer_than_a_kafka_that_does_not_answer_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_reader, "_NO_RECORD_S", 0.5)
+    with SlowBroker(tmp_path) as broker:
+        make_topic(broker, "slow")
+        producer = Producer({"bootstrap.servers": broker.link})
+        producer.produce("slow", os.urandom(600_000))
+        assert producer.flush(60) == 0
+
+        close_consumer()
+        broker.bytes_per_s = 200_000
+        read = read_records(KafkaSource(broker.link), [RecordRange("slow", 0, 0, 1)])
+        assert offsets_of(read) == [0]
+        close_consumer()
+
+
 def test_a_kafka_that_does_not_answer_is_away(
     broker: Broker, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_reader, "_NO_ANSWER_S", 1.0)
+    monkeypatch.setattr(kafka_reader, "_NO_RECORD_S", 1.0)
+    monkeypatch.setattr(kafka_reader, "_ANSWER_S", 1.0)
     for servers in (broker.bootstrap_servers, "127.0.0.1:1"):
         kafka = KafkaSettings(bootstrap_servers=servers)
         with pytest.raises(KafkaAwayError, match="no record within"):
