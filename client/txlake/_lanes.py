@@ -16,6 +16,7 @@ from queue import Queue as WaitingQueue
 from txlake._assignment import Queue
 from txlake._consumed_message import ConsumedMessage
 from txlake._listener_call import Listener, call_listener
+from txlake._queues import Place
 from txlake._retries import RetryPolicy
 
 log = logging.getLogger("txlake.consumer")
@@ -83,7 +84,11 @@ class Retried:
 
     message: ConsumedMessage
     generation: int
-    outcomes: deque[Outcome] = field(default_factory=deque)
+    outcomes: deque[Outcome] = field(default_factory=deque)  # none: without an answer
+
+    @property
+    def place(self) -> Place:
+        return (self.message.topic, self.message.queue_id), self.message.queue_offset
 
 
 class ListenerThreads:
@@ -150,11 +155,12 @@ class ListenerThreads:
             self._work_through(task)
             return
 
-        reason: str | None = "it was not handed out"
+        reasons: list[str | None] = ["it was not handed out"]
         try:
-            (reason,) = call_listener(self._listener, [task.message])
+            reasons = call_listener(self._listener, [task.message])
         finally:
-            task.outcomes.append(Outcome(task.message, reason, _now(), task.generation))
+            for reason in reasons:
+                task.outcomes.append(Outcome(task.message, reason, _now(), task.generation))
 
     def _work_through(self, lane: Lane) -> None:
         """Hands batches of a lane to the listener, for one turn of the thread."""
@@ -166,6 +172,8 @@ class ListenerThreads:
                 batch = batch[:1]  # what was refused comes again alone
 
             reasons = call_listener(self._listener, batch)
+            if not reasons:
+                return
             if self._options.is_ordered and any(reasons):
                 first = next(index for index, reason in enumerate(reasons) if reason)
                 for message in batch[:first]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -14,19 +15,31 @@ from txlake.consume_status import ConsumeStatus
 
 log = logging.getLogger("txlake.consumer")
 
+_NO_ANSWER_PAUSE_S = 0.2  # the messages of a call without an answer come again at once
+
 
 # Returns None or CONSUME_SUCCESS: all are done. RECONSUME_LATER, or an exception: all come again.
 # A sequence of them says it message by message.
 Listener = Callable[[Sequence[ConsumedMessage]], Any]
 
 
+class NoAnswerError(Exception):
+    """A call of a listener that ended without an answer; the text says why."""
+
+
 def call_listener(listener: Listener, messages: Sequence[ConsumedMessage]) -> list[str | None]:
     """Returns for each message why it is to come again; None if it is done.
 
+    Without an answer it returns nothing: the messages are neither done nor refused.
     The application's code is the listener, and the methods of what it returns or raises, too.
     """
     try:
         return _reasons(listener(messages), len(messages))
+    except NoAnswerError as error:
+        with suppress(Exception):  # as below
+            log.warning("%s; its messages come again", error)
+        time.sleep(_NO_ANSWER_PAUSE_S)
+        return []
     except BaseException as error:  # the thread goes on, whatever the application raises
         with suppress(Exception):  # a handler of the log can be the application's
             first = messages[0]

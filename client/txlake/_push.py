@@ -130,6 +130,9 @@ class PushRun:
                 task.is_busy = False
             else:
                 self._unsettled += task.outcomes
+                if not task.outcomes:  # it waits as before
+                    del self._retrying[task.place]
+                    self._retry_again_at = 0.0
 
     def _follow_assignment(self) -> None:
         """Makes lanes for new queues, drops those of lost ones, ends those that are to go."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
 
 from txlake._consumed_message import ConsumedMessage
+from txlake._listener_call import NoAnswerError
 from txlake._numbers import require_seconds
 from txlake._process import ProcessGuard
 from txlake.consumer import Consumer
@@ -111,7 +112,8 @@ class AsyncConsumer:
 
         `threads` is how many calls of the listener are awaited at once. What a poll() that was
         cancelled had taken, the listener gets. A task that is cancelled stops the run, and waits
-        for the calls in hand. The listener calls nothing of this consumer but stop().
+        for the calls in hand. A call of the listener that is cancelled has neither done nor refused
+        its messages: they come again. The listener calls nothing of this consumer but stop().
         """
         loop = asyncio.get_running_loop()
 
@@ -124,7 +126,13 @@ class AsyncConsumer:
                 self._listening.discard(task)
 
         def call(messages: Sequence[ConsumedMessage]) -> Any:
-            return asyncio.run_coroutine_threadsafe(answer(messages), loop).result()
+            calling = asyncio.run_coroutine_threadsafe(answer(messages), loop)
+            try:
+                return calling.result()
+            except CancelledError:
+                if calling.cancelled():
+                    raise NoAnswerError("a call of the listener was cancelled") from None
+                raise  # of a future of the application's own
 
         async with self._turn() as consumer:  # a run commits: it begins before what nobody saw
             await self._give_back()

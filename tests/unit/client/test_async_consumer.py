@@ -24,6 +24,7 @@ from txlake import (
     OffsetOutOfRangeError,
     StoreAwayError,
 )
+from txlake._retries import ConsumerRetries
 from txlake.protocol import floor_id
 
 
@@ -444,3 +445,49 @@ def test_a_task_that_is_cancelled_stops_the_run(orders: LakeFactory) -> None:
     asyncio.run(main())
     with Consumer(orders.path, "points", ["orders"]) as consumer:
         assert consumer.committed() == {("orders", 0): 2}
+
+
+@pytest.mark.parametrize("is_retry", [False, True])
+@pytest.mark.parametrize("is_ordered", [False, True])
+def test_messages_of_a_listener_that_is_cancelled_come_again(
+    orders: LakeFactory, is_ordered: bool, is_retry: bool
+) -> None:
+    orders.deliver("orders", {0: 2})
+    seen: list[tuple[int, int]] = []
+
+    async def main() -> None:
+        hangs = asyncio.Event()
+
+        async def listen(messages: Sequence[ConsumedMessage]) -> ConsumeStatus | None:
+            (message,) = messages
+            seen.append((message.queue_offset, message.reconsume_times))
+            if message.queue_offset == 0 and message.reconsume_times < is_retry:
+                return ConsumeStatus.RECONSUME_LATER
+            if message.queue_offset == 0 and not hangs.is_set():
+                hangs.set()
+                await asyncio.Event().wait()
+            if len(seen) >= 3 + is_retry and {0, 1} <= {offset for offset, _ in seen}:
+                consumer.stop()
+            return None
+
+        async with AsyncConsumer(orders.path, "points", ["orders"]) as consumer:
+            options: dict[str, Any] = {
+                "is_ordered": is_ordered,
+                "retries_max": int(is_retry),
+                "retry_delays_ms": [0],
+                "commit_interval_ms": 50,
+            }
+            running = asyncio.ensure_future(consumer.run(listen, **options))
+            await asyncio.wait_for(hangs.wait(), 60)
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.wait_for(running, 60)
+            await asyncio.wait_for(consumer.run(listen, **options), 60)
+
+    asyncio.run(main())
+    assert seen.count((0, int(is_retry))) == 2
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        assert consumer.committed() == {("orders", 0): 2}
+    retries = ConsumerRetries(str(orders.path / "consumer_retries")).newest().values()
+    assert [row.state for row in retries] == ["done"] * is_retry
