@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -114,14 +115,26 @@ class AsyncConsumer:
         cancelled had taken, the listener gets. A task that is cancelled stops the run, and waits
         for the calls in hand. A call of the listener that is cancelled has neither done nor refused
         its messages: they come again. The listener calls nothing of this consumer but stop().
+        Errors: ValueError, too, for a listener whose result cannot be awaited: at its first one.
         """
+        if not callable(listener):
+            raise ValueError(f"listener {listener!r}: a function of messages")
         loop = asyncio.get_running_loop()
+        wrong = ""  # what is wrong with the listener
 
         async def answer(messages: Sequence[ConsumedMessage]) -> Any:
+            nonlocal wrong
             task = asyncio.current_task()
             self._listening.add(task)
             try:
-                return await listener(messages)
+                answered: Any = listener(messages)
+                if not inspect.isawaitable(answered):
+                    wrong = (
+                        f"listener {listener!r}: its result cannot be awaited: write `async def`"
+                    )
+                    self._stop_running()
+                    raise NoAnswerError(wrong)
+                return await answered
             finally:
                 self._listening.discard(task)
 
@@ -145,6 +158,8 @@ class AsyncConsumer:
             self._stop_running()
             await running
             raise
+        if wrong:
+            raise ValueError(wrong)
 
     def stop(self) -> None:
         """Ends run() when the messages in hand are done, as `Consumer.stop`."""

@@ -491,3 +491,38 @@ def test_messages_of_a_listener_that_is_cancelled_come_again(
         assert consumer.committed() == {("orders", 0): 2}
     retries = ConsumerRetries(str(orders.path / "consumer_retries")).newest().values()
     assert [row.state for row in retries] == ["done"] * is_retry
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+def test_a_listener_whose_result_cannot_be_awaited_ends_the_run(
+    orders: LakeFactory, is_ordered: bool
+) -> None:
+    orders.deliver("orders", {0: 3})
+    seen: list[int] = []
+
+    def plain(messages: Sequence[ConsumedMessage]) -> Any:
+        seen.extend(message.queue_offset for message in messages)
+
+    async def listen(messages: Sequence[ConsumedMessage]) -> None:
+        plain(messages)
+
+    async def main() -> None:
+        async with AsyncConsumer(orders.path, "points", ["orders"]) as consumer:
+            for wrong, said in (
+                (plain, "cannot be awaited: write `async def`"),
+                (None, "a function of"),
+            ):
+                running = consumer.run(wrong, is_ordered=is_ordered, retries_max=0)  # type: ignore[arg-type]
+                with pytest.raises(ValueError, match=f"listener .*: .*{said}"):
+                    await asyncio.wait_for(running, 60)
+
+            def stops(messages: Sequence[ConsumedMessage]) -> Any:  # it returns what is awaited
+                if messages[0].queue_offset == 2:
+                    consumer.stop()
+                return listen(messages)
+
+            await asyncio.wait_for(consumer.run(stops, is_ordered=is_ordered), 60)
+
+    asyncio.run(main())
+    assert seen == [0, 0, 1, 2]
+    assert not (orders.path / "consumer_retries" / "_delta_log" / f"{1:020}.json").exists()
