@@ -229,12 +229,12 @@ class CompareAndSetTable(Generic[KeyT, RowT]):
         if len(self._files.files) < _FILES_MAX:
             return
 
-        newest = [row for row in self.newest().values() if self.is_kept(row)]
         try:
+            newest = [row for row in self.newest().values() if self.is_kept(row)]
             self._write(newest, "overwrite")
             # Now, since a checkpoint forgets files that were replaced before their retention.
             delete_stale_files(self._files.table, self._files.uri, full=True)
-        except STALE_SNAPSHOT as error:  # the next commit tries again
+        except (LakeError, *STALE_SNAPSHOT) as error:  # the next commit tries again
             log.info("%s was not compacted: %s", self._files.uri, error)
 
 

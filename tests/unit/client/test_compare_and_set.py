@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from txlake import StoreAwayError
 from txlake._members import ConsumerMembers, Membership
 from txlake._retries import (
     DEAD,
@@ -129,6 +130,31 @@ def test_a_refusal_looks_at_the_rows_that_are_new_and_at_no_other(
     refuse(group, 1)
     refuse(group, 0, None)
     assert group.waiting_offsets(("orders", 0)) == {1: 1}
+
+
+def test_what_is_written_is_written_though_the_compaction_after_it_fails(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = retries(uri)
+    offsets = range(fill(group, 0) + 1)
+    refresh, calls = ConsumerRetries._refresh, 0
+
+    def failing(table: ConsumerRetries, from_checkpoint: bool) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:  # after the append
+            raise StoreAwayError("the store does not answer")
+        refresh(table, from_checkpoint)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ConsumerRetries, "_refresh", failing)
+        refuse(group, offsets[-1])
+    assert calls == 3
+    assert states(uri) == dict.fromkeys(offsets, WAITING)
+
+    refuse(group, len(offsets))  # it compacts
+    group.refresh()
+    assert len(group.table._files.files) == 1
 
 
 def rows_due(group: GroupRetries) -> list[Retry]:
