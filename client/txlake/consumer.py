@@ -140,6 +140,8 @@ class Consumer:
         self._guard = ProcessGuard("consumer")
         self._poll_records_max = max_poll_records
         self._is_closed = False
+        self._is_running = False
+        self._is_closing = False  # when the run has ended
         self._stopped = threading.Event()
         self._group = group
         self._storage_options = storage_options
@@ -356,10 +358,16 @@ class Consumer:
         retries = ConsumerRetries(self._lake.uri(RETRIES), *options_of_tables)
         letters = DeadLetters(self._lake.uri(DEAD_LETTERS), *options_of_tables)
 
-        PushRun(
-            self._queues, GroupRetries(retries, self._group), letters, listener, options,
-            self._stopped.is_set,
-        ).run()  # fmt: skip
+        self._is_running = True
+        try:
+            PushRun(
+                self._queues, GroupRetries(retries, self._group), letters, listener, options,
+                self._stopped.is_set,
+            ).run()  # fmt: skip
+        finally:
+            self._is_running = False
+            if self._is_closing:
+                self.close()
 
         # Not where the run fails: who runs again after errors ends by a stop() of meanwhile.
         self._stopped.clear()
@@ -374,8 +382,15 @@ class Consumer:
     def close(self) -> None:
         """Gives the queues back: another consumer can take them at once. It commits nothing.
 
+        From another thread, a signal handler or a listener it ends a run() that is on, as stop()
+        does: that commits what is done, and gives the queues back at its end.
         Errors: LakeError; the consumer is not closed then: close it again.
         """
+        self._is_closing = True  # first: a run that ends meanwhile sees it
+        if self._is_running:
+            self._stopped.set()
+            return
+
         if not self._is_closed:
             if self._guard.is_here:  # the queues of a process that forked are still its own
                 self._queues.close()

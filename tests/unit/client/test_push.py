@@ -23,7 +23,14 @@ from tests.support.counted_queue import CountedQueue
 from tests.support.lake_factory import LakeFactory
 from tests.support.read_bytes import read_bytes
 from tests.support.wait import wait_until
-from txlake import ConsumedMessage, Consumer, ConsumeStatus, LakeError, StoreAwayError
+from txlake import (
+    ClosedError,
+    ConsumedMessage,
+    Consumer,
+    ConsumeStatus,
+    LakeError,
+    StoreAwayError,
+)
 from txlake._disk import require_room
 from txlake._group_queues import GroupQueues
 from txlake._lanes import PushOptions
@@ -352,6 +359,42 @@ def test_a_stop_ends_one_run_that_is_on_or_the_next_one(
         assert seen == [0, 1]
         run_with_deadline(consumer, listener)
         assert seen == [0, 1, 2]
+
+
+@pytest.mark.parametrize("queues", [None, {"orders": [0]}])
+@pytest.mark.parametrize("is_failing", [False, True])
+def test_a_close_ends_the_run_and_its_end_gives_the_queues_back(
+    orders: LakeFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    queues: dict[str, list[int]] | None,
+    is_failing: bool,
+) -> None:
+    seen: list[int] = []
+
+    def listener(messages: Sequence[ConsumedMessage]) -> None:
+        seen.extend(message.queue_offset for message in messages)
+        consumer.close()
+
+    def fail(*_arguments: Any) -> None:
+        raise LakeError("it cannot be written")
+
+    orders.deliver("orders", {0: 1})
+    consumer = Consumer(orders.path, "points", ["orders"], queues=queues)
+    with monkeypatch.context() as patch:
+        if is_failing:
+            patch.setattr(PushRun, "_settle", fail)
+            with pytest.raises(LakeError, match="cannot be written"):
+                consumer.run(listener)
+        else:
+            run_with_deadline(consumer, listener)
+    consumer.close()
+    assert seen == [0]
+    with pytest.raises(ClosedError):
+        consumer.run(listener)
+
+    with Consumer(orders.path, "points", ["orders"], wait_for_owner_ms=0) as other:
+        assert other.assignment() == [("orders", 0), ("orders", 1)]
+        assert other.committed()["orders", 0] == (None if is_failing else 1)
 
 
 @pytest.mark.parametrize("is_stopped", [True, False])
