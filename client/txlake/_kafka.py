@@ -24,6 +24,8 @@ log = logging.getLogger("txlake.kafka")
 DeliveryReport = Callable[[KafkaError | None, Message], None]
 # The guarantees rest on these; a user's `client` settings may not change them.
 _FIXED = {"acks": "all", "enable.idempotence": True}
+# The SDK asks for each record's report itself; a consumer of checks takes no `on_delivery`.
+_REPORTS = ("on_delivery", "delivery.report.only.error")
 _METADATA_AGE_MAX_S = 60.0
 _METADATA_TIMEOUT_S = 5.0
 _POLL_S = 0.1
@@ -60,7 +62,7 @@ def client_settings(bootstrap_servers: str, client: Mapping[str, Any] | None) ->
         raise ValueError(f"client {client!r}: a dict of settings")
 
     settings = dict(client or {})
-    for name in ("bootstrap.servers", "group.id", "enable.auto.commit", *_FIXED):
+    for name in ("bootstrap.servers", "group.id", "enable.auto.commit", *_FIXED, *_REPORTS):
         if name in settings:
             raise ValueError(f"client[{name!r}] = {settings[name]!r}: the SDK sets this itself")
     return {"bootstrap.servers": bootstrap_servers, **settings}

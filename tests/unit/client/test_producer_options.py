@@ -50,7 +50,17 @@ def test_a_wrong_option_is_named(options: dict[str, Any], said: str) -> None:
         ProducerOptions(**options)
 
 
-@pytest.mark.parametrize("name", ["acks", "enable.idempotence", "group.id", "bootstrap.servers"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "acks",
+        "enable.idempotence",
+        "group.id",
+        "bootstrap.servers",
+        "on_delivery",
+        "delivery.report.only.error",
+    ],
+)
 def test_a_setting_that_a_guarantee_rests_on_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="the SDK sets this itself"):
         TransactionProducer(NOWHERE, "shop", client={name: "0"})
