@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaError, Message
@@ -43,18 +44,20 @@ class _Operation:
         Input: `verb`: what was not done if there is an error.
         """
         if error is not None:
-            log.warning(
-                "an operation for %d halves was not %s, a check will end them: %s",
-                len(self.half_offsets),
-                verb,
-                error,
-            )
+            with suppress(Exception):  # a handler of the log can be the application's
+                log.warning(
+                    "an operation for %d halves was not %s, a check will end them: %s",
+                    len(self.half_offsets),
+                    verb,
+                    error,
+                )
 
         for on_sent in self.on_sent:
             try:
                 on_sent(error is None)
             except BaseException:  # the other ends of the record get their report
-                log.exception("a callback failed")
+                with suppress(Exception):  # as above
+                    log.exception("a callback failed")
 
 
 class OperationBatcher:

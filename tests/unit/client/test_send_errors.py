@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any
 
@@ -20,6 +21,7 @@ from txlake import (
     SendError,
     TransactionListener,
     TransactionProducer,
+    protocol,
 )
 from txlake._kafka import (
     HALF_IS_ASKED_ABOUT,
@@ -29,6 +31,7 @@ from txlake._kafka import (
     failure_text,
     may_be_stored,
 )
+from txlake._operations import _Operation
 
 NOWHERE = "127.0.0.1:1"
 
@@ -159,3 +162,22 @@ def test_a_client_with_a_fatal_error_is_closed_all_the_same() -> None:
     assert not sender._thread.is_alive()
     with pytest.raises(ClosedError):
         sender.send("halves", 0, b"", [], lambda *_: None)
+
+
+def test_all_ends_of_an_operation_hear_of_it_though_a_log_handler_raises() -> None:
+    class Raises(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise OSError("the log's disk is full")
+
+    def fail(_is_sent: bool) -> None:
+        raise ValueError("the application's own")
+
+    heard: list[bool] = []
+    operation = _Operation(protocol.COMMIT, 0.0, on_sent=[heard.append, fail, heard.append])
+    logger, handler = logging.getLogger("txlake.operations"), Raises()
+    logger.addHandler(handler)
+    try:
+        operation.report(KafkaError(KafkaError._MSG_TIMED_OUT), None)
+    finally:
+        logger.removeHandler(handler)
+    assert heard == [False, False]
