@@ -31,6 +31,9 @@ def lake_path(path: str | os.PathLike[str]) -> str:
 
     Errors: ValueError, a sentence that begins with the path.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise ValueError(f"{path!r}: a folder, or a URI in a store")
+
     path = os.fspath(path)
     uri = _SCHEME.match(path)
     return _folder(path) if uri is None else _in_store(path, *uri.groups())

@@ -89,7 +89,7 @@ class Consumer:
         max_poll_records: int = 500,
         store_look_ms_max: int = 500,
     ) -> None:
-        if not isinstance(group, str) or not protocol.matches(protocol.GROUP_PATTERN, group):
+        if not protocol.matches(protocol.GROUP_PATTERN, group):
             raise ValueError(f"group {group!r}: {protocol.GROUP_PATTERN}")
 
         is_list = _is_iterable(topics) and not isinstance(topics, str)
@@ -97,8 +97,7 @@ class Consumer:
         if not names:
             raise ValueError(f"topics {topics!r}: a list with at least one name")
         for topic in names:  # it would wait for ever for a topic that cannot be
-            is_name = isinstance(topic, str) and protocol.matches(protocol.TOPIC_PATTERN, topic)
-            if not is_name or topic in protocol.NO_TOPICS:
+            if not protocol.matches(protocol.TOPIC_PATTERN, topic) or topic in protocol.NO_TOPICS:
                 raise ValueError(f"topic {topic!r}: {protocol.TOPIC_PATTERN}, not '.' or '..'")
 
         names = tuple(dict.fromkeys(names))
@@ -130,6 +129,9 @@ class Consumer:
         unknown = named.keys() - set(names)
         if unknown:
             raise ValueError(f"queues {sorted(unknown)}: not in topics {list(names)}")
+        empty = [topic for topic, ids in named.items() if not ids]
+        if empty:
+            raise ValueError(f"queues of {empty}: at least one number each")
 
         queue_ids = itertools.chain.from_iterable(named.values())
         wrong = [queue_id for queue_id in queue_ids if not is_whole(queue_id, 0)]

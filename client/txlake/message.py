@@ -71,7 +71,10 @@ class Message:
         if self.body is not None and not isinstance(self.body, bytes):
             raise MessageError(f"body: bytes or None, not {type(self.body).__name__}: encode it")
 
-        properties = dict(self.properties)
+        try:
+            properties = dict(self.properties)
+        except (TypeError, ValueError):
+            raise MessageError(f"properties {self.properties!r}: a dict is allowed") from None
         object.__setattr__(self, "properties", properties)
 
         properties_bytes = _REAL_TOPIC_BYTES + len(self.topic)

@@ -82,3 +82,12 @@ class ProducerOptions:
         error_text = protocol.topics_error(topics, self.check_topic_prefix)
         if error_text:
             raise ValueError(error_text)
+
+
+def checked_options(options: object) -> ProducerOptions:
+    """Returns options, the default ones for None. Errors: ValueError for what is none."""
+    if options is None:
+        return ProducerOptions()
+    if not isinstance(options, ProducerOptions):
+        raise ValueError(f"options {options!r}: ProducerOptions(...) makes them")
+    return options

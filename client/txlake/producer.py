@@ -26,7 +26,7 @@ from txlake.listener import (
     call_safely,
 )
 from txlake.message import Message, require_message, require_set
-from txlake.options import ProducerOptions
+from txlake.options import ProducerOptions, checked_options
 from txlake.ordering import QueueCounts, checked_counts
 from txlake.results import TransactionSendResult
 from txlake.signing import SigningKey, group_keys
@@ -72,7 +72,7 @@ class TransactionProducer:
         ):
             raise ValueError(f"listener {listener!r}: an instance of a TransactionListener")
 
-        self._options = options = options or ProducerOptions()
+        self._options = options = checked_options(options)
         settings = client_settings(bootstrap_servers, client)
 
         self._listener = listener

@@ -200,9 +200,9 @@ INSTANT_MS_MAX: Final = 9_223_286_400_000
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-def matches(pattern: str, text: str) -> bool:
-    """Returns whether the whole text matches one of this module's patterns."""
-    return re.fullmatch(pattern, text, flags=re.ASCII) is not None
+def matches(pattern: str, text: object) -> bool:
+    """Returns whether a value is text, and all of it matches one of this module's patterns."""
+    return isinstance(text, str) and re.fullmatch(pattern, text, flags=re.ASCII) is not None
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from txlake._kafka import KafkaSender, client_settings, failure_text
 from txlake._process import ProcessGuard
 from txlake.errors import SendError
 from txlake.message import Message, require_messages
-from txlake.options import ProducerOptions
+from txlake.options import ProducerOptions, checked_options
 from txlake.ordering import QueueCounts, checked_counts, with_queue
 from txlake.results import SendResult
 
@@ -43,7 +43,7 @@ class Producer:
                 raise ValueError(f"producer_group {producer_group!r}: {protocol.GROUP_PATTERN}")
             self._group = [(protocol.PGROUP, producer_group.encode())]
 
-        self._options = options = options or ProducerOptions()
+        self._options = options = checked_options(options)
         self._level_count = len(protocol.delay_levels_ms(options.delay_levels))
         self._ids = TransactionIds()
 

@@ -61,9 +61,13 @@ class SigningKey:
 def group_keys(keys: Iterable[SigningKey]) -> tuple[SigningKey, ...]:
     """Returns the keys of a producer group: the first one signs.
 
-    Errors: ValueError for more than two, or two of one id.
+    Errors: ValueError for more than two, two of one id, or what is no list of keys.
     """
-    keys = tuple(keys)
+    argument: object = keys
+    is_list = isinstance(argument, Iterable)
+    keys = tuple(keys) if is_list else ()
+    if not is_list or not all(isinstance(key, SigningKey) for key in keys):
+        raise ValueError("keys: a list of SigningKey is allowed")  # what it is can be a secret
     if len(keys) > KEYS_MAX:
         raise ValueError(f"{len(keys)} keys of a producer group: at most {KEYS_MAX} are allowed")
     if len({key.id for key in keys}) < len(keys):

@@ -17,7 +17,7 @@ from txlake.listener import (
     call_safely,
 )
 from txlake.message import Message, require_message, require_set
-from txlake.options import ProducerOptions
+from txlake.options import ProducerOptions, checked_options
 from txlake.ordering import QueueCounts, checked_counts, with_queue
 from txlake.producer import Execute, OnDone, executor
 from txlake.results import TransactionSendResult
@@ -43,7 +43,7 @@ class FakeTransactionProducer:
     ) -> None:
         self._listener = listener
         self._queue_counts = checked_counts(queue_counts)
-        self._options = options or ProducerOptions()
+        self._options = checked_options(options)
         self._ids = TransactionIds()
         self._is_closed = False
         self._next_offset = 0

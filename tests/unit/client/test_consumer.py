@@ -303,6 +303,8 @@ def test_topics_and_queues_can_come_from_a_generator(orders: LakeFactory, has_qu
 def test_no_lake_and_a_newer_lake_are_one_sentence_each(tmp_path: Path) -> None:
     with pytest.raises(LakeError, match="there is no lake here; start the job first"):
         Consumer(tmp_path, "points", ["orders"])
+    with pytest.raises(LakeError, match=r"^None: a folder, or a URI in a store$"):
+        Consumer(None, "points", ["orders"])  # type: ignore[arg-type]
     LakeFactory(tmp_path, format_version=6)
     with pytest.raises(LakeError, match="the lake has format 6, this SDK reads up to 5"):
         Consumer(tmp_path, "points", ["orders"])
@@ -332,6 +334,7 @@ def test_no_lake_and_a_newer_lake_are_one_sentence_each(tmp_path: Path) -> None:
         ({"queues": {"orders": [0.0, True]}}, r"queues \[0.0, True\]: 0 or more"),
         ({"queues": {"orders": 0}}, r"queues {'orders': 0}: a dict"),
         ({"queues": [0]}, r"queues \[0\]: a dict"),
+        ({"queues": {"orders": []}}, r"queues of \['orders'\]: at least one number each"),
         ({"topics": 5}, "topics 5: a list"),
         ({"topics": [5]}, "topic 5: "),
         ({"topics": [["orders"]]}, r"topic \['orders'\]: "),

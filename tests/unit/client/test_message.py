@@ -63,6 +63,7 @@ def test_these_messages_may_be_sent(fields: dict[str, Any]) -> None:
         ({"properties": {"": "x"}}, "not empty"),
         ({"properties": {"DELAY\0x": "5"}}, "librdkafka ends it at its NUL"),
         ({"properties": {5: "x"}}, "name 5"),
+        ({"properties": None}, "properties None: a dict is allowed"),
         ({"properties": {"a": None}}, r"properties\['a'\]: a str, not NoneType"),
         ({"properties": {"a": "\ud800"}}, "UTF-8"),
         ({"delay_level": -1}, "delay_level -1: a whole number from 0"),

@@ -18,6 +18,7 @@ from txlake import (
     TransactionListener,
     TransactionProducer,
 )
+from txlake.testing import FakeTransactionProducer
 
 NOWHERE = "127.0.0.1:1"
 
@@ -143,3 +144,26 @@ class Nothing:
 def test_what_is_no_listener_is_refused(listener: Any) -> None:
     with pytest.raises(ValueError, match="an instance of a TransactionListener"):
         TransactionProducer("127.0.0.1:1", "shop", listener)
+
+
+def test_a_group_that_is_no_text_is_refused() -> None:
+    group: Any = None
+    with pytest.raises(ValueError, match="producer_group None: "):
+        TransactionProducer(NOWHERE, group)
+
+
+def test_a_dict_of_options_is_refused() -> None:
+    options: Any = {"send_timeout_ms": 1}
+    for make in (
+        lambda: TransactionProducer(NOWHERE, "shop", options=options),
+        lambda: Producer(NOWHERE, options=options),
+        lambda: FakeTransactionProducer(options=options),
+    ):
+        with pytest.raises(ValueError, match=r"options {'send_timeout_ms': 1}: ProducerOptions"):
+            make()
+
+
+@pytest.mark.parametrize("keys", [None, "a secret", [b"a secret"]])
+def test_what_is_no_list_of_keys_is_refused_and_not_printed(keys: Any) -> None:
+    with pytest.raises(ValueError, match=r"^keys: a list of SigningKey is allowed$"):
+        TransactionProducer(NOWHERE, "shop", keys=keys)

@@ -152,6 +152,8 @@ def test_another_database_and_a_wrong_group_are_refused(tmp_path: Path) -> None:
     engine = sa.create_engine(f"sqlite:///{tmp_path}/x.sqlite")
     with pytest.raises(ValueError, match="group 'a b'"):
         SqlInbox(engine, "a b")
+    with pytest.raises(ValueError, match="group None: "):
+        SqlInbox(engine, None)  # type: ignore[arg-type]
 
     driver = SimpleNamespace(paramstyle="format")  # none for MySQL is installed
     other = sa.create_engine("mysql+pymysql://", module=driver)
