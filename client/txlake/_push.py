@@ -71,7 +71,7 @@ class PushRun:
     def run(self) -> None:
         """Hands out messages until it is stopped; then all that was done is committed.
 
-        Errors: those of `Consumer.poll`, but for a store that is away: that is waited for.
+        Errors: those of `Consumer.poll`. A store that is away is waited for, but not at the end.
         """
         self._threads.start()
         is_sound = False

@@ -331,7 +331,8 @@ class Consumer:
 
         Units: milliseconds. Replay: a message can come more than once, after a crash.
         Errors: LakeError, OffsetGapError, OffsetOutOfRangeError, ValueError; with `queues`
-        StaleGenerationError. A store that is away is waited for.
+        StaleGenerationError. A store that is away is waited for until stop(); at the last commit
+        it is a StoreAwayError.
         """
         if not callable(listener):
             raise ValueError(f"listener {listener!r}: a function of messages")

@@ -429,6 +429,54 @@ def test_a_refusal_that_could_not_be_written_down_comes_again_in_the_next_run(
     assert seen[-4:] == [(0, offset) for offset in range(1, 5)]
 
 
+def test_a_store_that_is_away_is_waited_for_but_not_at_the_last_commit(
+    orders: LakeFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    is_away = threading.Event()
+    failed = 0
+    commit_kept = GroupQueues.commit_kept
+
+    def failing(queues: GroupQueues, *arguments: Any) -> None:
+        nonlocal failed
+        if is_away.is_set():
+            failed += 1
+            raise StoreAwayError("the store does not answer")
+        commit_kept(queues, *arguments)
+
+    monkeypatch.setattr("txlake._push._AWAY_PAUSE_S", 0.05)
+    monkeypatch.setattr(GroupQueues, "commit_kept", failing)
+    orders.deliver("orders", {0: 1})
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        stopping = threading.Event()
+
+        def listener(messages: Sequence[ConsumedMessage]) -> None:
+            seen.append(messages[0].queue_offset)
+            if stopping.is_set():
+                is_away.set()
+                consumer.stop()
+
+        def go_on() -> None:
+            wait_until(lambda: failed >= 3, "a store that is away", seen=lambda: failed)
+            is_away.clear()
+            wait_until(lambda: consumer.committed()["orders", 0] == 1, "the commit")
+            stopping.set()
+            orders.deliver("orders", {0: 1})
+
+        is_away.set()
+        thread = threading.Thread(target=go_on)
+        thread.start()
+        with pytest.raises(StoreAwayError):
+            consumer.run(listener, commit_interval_ms=50)
+        thread.join()
+
+        is_away.clear()
+        assert consumer.committed()["orders", 0] == 1
+        consumer.run(listener)  # the stop() of meanwhile ends it
+        assert consumer.committed()["orders", 0] == 2
+    assert seen == [0, 1]
+
+
 def run_with_deadline(consumer: Consumer, listener: Callable[..., Any]) -> None:
     """Run a listener that stops its consumer."""
     thread = threading.Thread(target=consumer.run, args=(listener,), daemon=True)
