@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipelines.epoch.parameters import plan_limits, plan_parameters
 from pipelines.errors import StartError
@@ -27,7 +27,7 @@ from storage.lake.aging import require_replayable
 from storage.lake.buffered import BufferedLake
 from storage.lake.epochs import Plan
 from storage.lake.floor import Floor
-from storage.lake.identity import infer_identity
+from storage.lake.identity import infer_identity, require_empty
 from storage.lake.integrity import require_intact, require_recorded, require_resumable
 from storage.lake.lake import Lake
 from storage.lake.lock import LakeLock
@@ -81,7 +81,9 @@ def rebuild(
     if one_batch:
         archive = Archive.of_lake(source)
         log_identity = identity or identity_of(source)
-        return _with_lock(target, lambda lake: _fill(lake, archive, log_identity, progress, below))
+        return _with_lock(
+            target, lambda lake: _rebuild_from(archive, lake, log_identity, progress, below)
+        )
 
     _, format_version = infer_identity(source, FORMATS)
     if format_version >= DIGEST_FORMAT:  # format 1 cannot be checked
@@ -123,9 +125,13 @@ def fill(
     landed already are left out.
     Errors: StartError if records are missing between the lake's end and the archive's begin.
     """
-    return _with_lock(
-        lake_location(location), lambda lake: _fill(lake, archive, identity, progress, None)
-    )
+
+    def write(lake: BufferedLake) -> Rebuilt:
+        lake.create(_now())
+        require_intact(lake, read_progress(lake), is_exclusive=True)
+        return _fill(lake, archive, identity, progress)
+
+    return _with_lock(lake_location(location), write)
 
 
 def _with_lock(location: LakeLocation, write: Callable[[BufferedLake], Rebuilt]) -> Rebuilt:
@@ -228,19 +234,53 @@ def _identity_of_epoch(plan: Plan) -> tuple[object, ...]:
     return plan.epoch, plan.epoch_at, plan.ranges, plan.cluster_id, dict(plan.topic_ids)
 
 
+def _rebuild_from(
+    archive: Archive,
+    target: BufferedLake,
+    identity: Identity,
+    progress: ProgressCallback | None,
+    below: FloorCopy | None,
+) -> Rebuilt:
+    """Makes a lake of an archive, hidden until it is done; adds to one that was done before."""
+    started = time.monotonic()
+    floor_epoch = 0
+
+    with ExitStack() as hidden:
+        if target.exists():
+            target.lake_id()
+            require_intact(target, read_progress(target), is_exclusive=True)
+        else:
+            if below is None:
+                _require_begun_here(target)
+            hidden.enter_context(target.hidden_until_done(_now()))
+            require_resumable(target, read_progress(target))
+            if below is not None and read_progress(target).last is None:
+                below.copy_into(target)
+                floor_epoch = below.floor.epoch
+
+        if below is not None:
+            below.require_reached(target)
+        filled = _fill(target, archive, identity, progress, below)
+
+    return replace(filled, seconds=time.monotonic() - started, floor_epoch=floor_epoch)
+
+
+def _require_begun_here(target: BufferedLake) -> None:
+    """Checks that what stands in an unfinished lake is of a rebuild in one batch."""
+    newest = read_progress(target).newest if target.is_table("epochs") else None
+    if newest is None or newest.owner != OWNER:
+        require_empty(target)
+
+
 def _fill(
     target: BufferedLake,
     archive: Archive,
     identity: Identity,
     progress: ProgressCallback | None,
-    below: FloorCopy | None,
+    below: FloorCopy | None = None,
 ) -> Rebuilt:
     started = time.monotonic()
-    floor_epoch = 0 if below is None else _copy_floor(target, below)
-    target.create(_now())
     held = read_progress(target)
-
-    require_intact(target, held, is_exclusive=True)
     if held.unfinished is not None and held.unfinished.owner != OWNER:
         raise StartError(
             f"epoch {held.unfinished.epoch} of {target.path} was begun by the job "
@@ -271,7 +311,7 @@ def _fill(
     target.wait()
     epochs.close()
     last = epochs.progress.next_epoch - 1
-    return to_result(first, last, runner.transactions, started, floor_epoch)
+    return to_result(first, last, runner.transactions, started)
 
 
 def _starts(archive: Archive, identity: Identity, below: FloorCopy | None) -> dict[Partition, int]:
@@ -296,19 +336,6 @@ def _starts(archive: Archive, identity: Identity, below: FloorCopy | None) -> di
 def _count(boundary: EpochBoundary, starts: Mapping[Partition, int]) -> int:
     """Returns the number of records up to a boundary."""
     return sum(end - starts[partition] for partition, end in boundary.ends.items())
-
-
-def _copy_floor(target: BufferedLake, below: FloorCopy) -> int:
-    """Lets a new lake begin at the floor. Output: the floor's epoch; 0 if it has begun before."""
-    copied = 0
-    if not target.exists():
-        with target.hidden_until_done(_now()):
-            if read_progress(target).last is None:
-                below.copy_into(target)
-                copied = below.floor.epoch
-
-    below.require_reached(target)
-    return copied
 
 
 def _now() -> dt.datetime:
