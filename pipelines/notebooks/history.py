@@ -59,6 +59,7 @@ pending AS (
 )
 SELECT p.epoch_at FROM plans p
 ASOF LEFT JOIN pending n ON p.epoch >= n.epoch
+WHERE p.epoch >= $first
 ORDER BY coalesce(n.count, 0) DESC, p.epoch DESC LIMIT 1
 """
 
@@ -84,13 +85,24 @@ def point_in_time(lake: OpenLake, at: str | None = None) -> PointInTime:
     A time of day is the last one before the lake's newest epoch. Without an instant: the last of
     the epochs at which the most halves were pending.
     Units: UTC unless the text says otherwise.
-    Errors: ValueError for another text; LakeError for an instant before the first epoch.
+    Errors: ValueError for another text; LakeError for an instant before the first epoch, or before
+    the first whose state is there.
     """
-    when = lake.sql(_BUSIEST).item() if at is None else _parse(at, lake.last_at())
+    first = (
+        lake.last.floor.deleted
+    )  # a merged file can still hold older epochs, without their state
+    when = lake.sql(_BUSIEST, first=first).item() if at is None else _parse(at, lake.last_at())
     plans = lake.sql(
-        "SELECT epoch, epoch_at FROM plans WHERE epoch_at <= $at ORDER BY epoch DESC LIMIT 1",
+        "SELECT epoch, epoch_at FROM plans WHERE epoch_at <= $at AND epoch >= $first "
+        "ORDER BY epoch DESC LIMIT 1",
         at=when,
+        first=first,
     )
+    if plans.is_empty() and first:
+        raise LakeError(
+            f"what the lake {lake.lake.path} held at {when} is deleted: it can be seen from epoch "
+            f"{first} on"
+        )
     if plans.is_empty():
         raise LakeError(f"at {when} the lake {lake.lake.path} had no epoch yet")
     ((epoch, epoch_at),) = plans.rows()
