@@ -147,13 +147,21 @@ class StreamingApplier(EpochWriter):
             )
 
     def _streamed(self, placements: pa.Table) -> Iterator[pa.Table]:
-        """Returns messages with their real queues and offsets, piece by piece."""
+        """Returns messages with their real queues and offsets, piece by piece.
+
+        Errors: LakeError if some were not landed.
+        """
         for source in pc.unique(placements["source"]).to_pylist():
             of_source = placements.filter(pc.equal(placements["source"], source))
             index = PlacementIndex(of_source)
+            missing = of_source.num_rows
 
             for piece in self._read(source, of_source):
+                missing -= piece.num_rows
                 yield topic_rows(piece, index.of(piece), self.plan.epoch, self.plan.epoch_at)
+
+            if missing:
+                raise missing_messages(self.plan.epoch, source, of_source.num_rows, missing)
 
     def _read(self, kind: str, rows: pa.Table) -> Iterator[pa.Table]:
         """Returns the messages at the places of some rows, each once."""

@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable
+from deltalake.exceptions import DeltaError
 
-from storage.errors import OwnerError
+from storage.errors import LakeError, OwnerError
 from storage.files.location import LakeLocation
 from storage.lake.identity import lake_row
 from storage.lake.lake import Lake, append_rows, transaction_of
@@ -127,6 +128,7 @@ class BufferedLake(Lake):
         """Writes rows of an epoch that are too large to wait, in one commit of their own.
 
         Rows that wait for the same table are written first.
+        Errors: those of `pieces` that are a LakeError; then nothing is committed.
         """
         if epoch <= self._epoch_on_disk(table):
             row_count = self.dataset(table).count_rows(filter=pc.field("epoch") == epoch)
@@ -145,18 +147,28 @@ class BufferedLake(Lake):
 
         schema = self.schema(table)
         counts: list[int] = []
+        errors: list[LakeError] = []  # delta-rs makes others of them
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for piece in pieces:
-                counts.append(piece.num_rows)
-                yield from piece.cast(schema).to_batches()
+            try:
+                for piece in pieces:
+                    counts.append(piece.num_rows)
+                    yield from piece.cast(schema).to_batches()
+            except LakeError as error:
+                errors.append(error)
+                raise
 
         reader = pa.RecordBatchReader.from_batches(schema, batches())
 
         def write(handle: DeltaTable, properties: CommitProperties) -> None:
             if counts:  # the stream is gone: a second try would write nothing
                 raise OwnerError(f"another process writes the lake {self.path}; this one stops")
-            append_rows(handle, table, reader, properties)
+            try:
+                append_rows(handle, table, reader, properties)
+            except DeltaError:
+                if errors:
+                    raise errors[0] from None
+                raise
 
         if not self.table(table).commit_once(epoch, write) and not counts:
             raise self._overtaken(table, epoch)

@@ -13,6 +13,7 @@ from pipelines.errors import StartError
 from pipelines.replay import Verified, epochs, rebuild, source, verify
 from pipelines.replay.epochs import ReplayedEpochs
 from pipelines.replay.source import Source
+from storage.errors import LakeError
 from storage.files import messages
 from tests.support.aging_job import AgingJob
 from tests.support.epoch_harness import decided_rows_of
@@ -171,6 +172,26 @@ def test_messages_that_do_not_fit_into_memory_are_streamed_and_compared(
         ("topics/2", "extra", None),
         ("topics/3", "missing", None),
     }
+
+
+def test_a_streamed_message_that_was_not_landed_is_named(
+    sound_lake: Path, changed: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def move(rows: LakeRows) -> None:
+        rows.find("half", queue_id=1, queue_offset=3)["queue_offset"] += 300
+        rows.is_sealed = True
+
+    new = str(tmp_path / "new")
+    rebuild(str(sound_lake), new, last_epoch=2)
+    monkeypatch.setattr(source, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(epochs, "BYTES_MAX", 0)
+    path = str(changed(move))
+
+    said = "epoch 3 delivers 3 messages of `half`, but 1 could not be found there"
+    with pytest.raises(LakeError, match=f"^{said}"):
+        verify(path, 3, 3)
+    with pytest.raises(LakeError, match=f"^{said}"):
+        rebuild(path, new, last_epoch=3)
 
 
 def test_of_a_large_epoch_few_messages_are_in_memory_at_a_time(
