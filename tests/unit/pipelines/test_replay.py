@@ -15,6 +15,9 @@ from pipelines.replay.epochs import ReplayedEpochs
 from pipelines.replay.source import Source
 from storage.errors import LakeError
 from storage.files import messages
+from storage.lake.lake import Lake
+from storage.lake.table import deleted_epoch
+from storage.maintenance.limits import Retention
 from tests.support.aging_job import AgingJob
 from tests.support.epoch_harness import decided_rows_of
 from tests.support.lake_rows import LakeRows
@@ -221,6 +224,31 @@ def test_of_a_large_epoch_few_messages_are_in_memory_at_a_time(
     monkeypatch.setattr(Source, "retrying", measured)
     assert verify(job.lake.path).is_equal
     assert at_once * size <= max(sizes) < 2 * at_once * size
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_messages_that_a_topic_deletes_meanwhile_are_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_streamed: bool
+) -> None:
+    job = AgingJob(tmp_path / "lake")
+    for number in range(30):
+        job.end(COMMIT, job.half(f"tx{number}"))
+        job.run(1_000)
+    if is_streamed:
+        monkeypatch.setattr(source, "CHUNK_BYTES", 1)
+        monkeypatch.setattr(epochs, "BYTES_MAX", 0)
+    retrying = Source.retrying
+
+    def after_a_deletion(self: Source, table: str, read: Callable[[], Any]) -> Any:
+        if table == "topics/1" and job.topics == Retention():
+            job.topics = Retention(ms=1)
+            job.maintain()
+        return retrying(self, table, read)
+
+    monkeypatch.setattr(Source, "retrying", after_a_deletion)
+    verified = verify(job.lake.path)
+    assert 0 < deleted_epoch(Lake(job.lake.path).handle("topics/1")) < 30
+    assert verified.is_equal, verified.differences.to_pylist()[:3]
 
 
 @pytest.mark.parametrize(
