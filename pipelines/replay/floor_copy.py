@@ -124,7 +124,7 @@ class FloorCopy:
                 deleted_up_to = deleted_epoch(handle)
                 transactions = self._deletion_marks(topic, handle)
 
-            files = list(self._copy_files(target, table, deleted_up_to))
+            files = list(self._copy_files(target, table, handle, deleted_up_to))
             if deleted_up_to <= epoch:
                 self._require_rows(table, remaining, sum(file.rows for file in files))
         elif topic in (None, UNDELIVERABLE_TOPIC):
@@ -156,11 +156,13 @@ class FloorCopy:
         }
         return {DELETED_EPOCH_ID: deleted, **begins} if deleted else {}
 
-    def _copy_files(self, target: Lake, table: str, deleted_epoch: int) -> Iterator[DataFile]:
-        """Writes the rows up to the floor, file by file."""
+    def _copy_files(
+        self, target: Lake, table: str, handle: DeltaTable, deleted_epoch: int
+    ) -> Iterator[DataFile]:
+        """Writes the rows up to the floor, file by file, of the version that the handle is at."""
         epoch = pc.field("epoch")
         schema = self.lake.schema(table)
-        files = self.lake.table(table).files()
+        files = self.lake.table(table).files(handle)
         if "min.epoch" in files.column_names:
             is_below = pc.less_equal(files["min.epoch"], self.floor.epoch)
             files = files.filter(pc.fill_null(is_below, True))

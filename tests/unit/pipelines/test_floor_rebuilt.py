@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 from click.testing import CliRunner
+from deltalake import DeltaTable
 
 from pipelines.cli.main import main
 from pipelines.epoch.recorded_state import restore
@@ -21,11 +22,12 @@ from storage.errors import BrokenLakeError, LakeError, OlderLakeError, Unfinishe
 from storage.lake.lake import Lake
 from storage.lake.progress import read_progress
 from storage.schemas import DIGEST_FORMAT
+from tests.support import aging_job
 from tests.support.aging_job import EPOCH_MS, AgingJob, live
 from tests.support.epoch_harness import decided_rows_of, rows_of
 from tests.support.job import plain_state
-from tests.support.lakes_with_floor import LIMITS, make_aged_job, require_sound
-from tests.support.maintenance_rounds import rows_in
+from tests.support.lakes_with_floor import LIMITS, make_aged_job, make_old_job, require_sound
+from tests.support.maintenance_rounds import KEPT, rows_in
 from txlake.protocol import COMMIT
 
 
@@ -242,6 +244,27 @@ def test_a_queue_that_was_quiet_since_before_the_floor_can_go_on_behind_a_gap(
     rebuild(job.lake.path, str(tmp_path / "new"), one_batch=True)
     require_sound(tmp_path / "new")
     assert rebuild(job.lake.path, str(tmp_path / "new"), one_batch=True).epochs == 0
+
+
+def test_rows_that_are_deleted_while_a_table_is_copied_are_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its job deletes them, which keeps the files for a while."""
+    monkeypatch.setattr(aging_job, "NOW_GONE", KEPT)
+    job = make_old_job(tmp_path)
+    job.die_behind_a_step("half")
+    counted, before = floor_copy.deleted_rows, job.maintained.rows_expired
+
+    def deleting(handle: DeltaTable) -> int:
+        count = counted(handle)
+        if handle.table_uri.rstrip("/").endswith("outcomes"):
+            job.maintain()
+        return count
+
+    monkeypatch.setattr(floor_copy, "deleted_rows", deleting)
+    rebuild(job.lake.path, str(tmp_path / "new"))
+    assert job.maintained.rows_expired > before
+    require_sound(tmp_path / "new")
 
 
 def test_records_above_the_floor_in_one_batch_end_as_they_ended(
