@@ -88,9 +88,8 @@ def point_in_time(lake: OpenLake, at: str | None = None) -> PointInTime:
     Errors: ValueError for another text; LakeError for an instant before the first epoch, or before
     the first whose state is there.
     """
-    first = (
-        lake.last.floor.deleted
-    )  # a merged file can still hold older epochs, without their state
+    # A merged file can still hold older epochs, without their state.
+    first = lake.last.floor.deleted
     when = lake.sql(_BUSIEST, first=first).item() if at is None else _parse(at, lake.last_at())
     plans = lake.sql(
         "SELECT epoch, epoch_at FROM plans WHERE epoch_at <= $at AND epoch >= $first "
