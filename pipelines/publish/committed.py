@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.publish.errors import PublishError
+from pipelines.publish.progress import TopicProgress
+from pipelines.publish.reading import PublishedRecord
 from pipelines.publish.records import COLUMNS as RECORD_COLUMNS
 from txlake._committed import NAMED_EPOCHS_MAX, since_full_row
 from txlake._delta_files import DeltaFiles, translating_errors
@@ -43,6 +45,7 @@ class CommittedEpochs:
         self.digest = ""
         self.committed_at: dt.datetime | None = None
         self.ends: dict[Queue, int] = {}
+        self._digests: dict[int, str | None] = {}
 
     def refresh(self) -> bool:
         """Reads the epochs that were committed since. Output: whether there are any."""
@@ -53,6 +56,7 @@ class CommittedEpochs:
         if not is_new:
             return False
 
+        self._digests.clear()
         rows = self._rows_since(self.epoch) if self.epoch else self._all_needed_rows()
         if not rows:
             return False
@@ -73,8 +77,11 @@ class CommittedEpochs:
 
     def digest_of(self, epoch: int) -> str | None:
         """Returns the digest of a committed epoch's row; None if the lake no longer has it."""
-        rows = self._read(pc.field("epoch") == epoch, epoch, epoch)
-        return rows["digest"][0].as_py() if rows.num_rows else None
+        if epoch not in self._digests:
+            rows = self._read(pc.field("epoch") == epoch, epoch, epoch)
+            self._digests[epoch] = rows["digest"][0].as_py() if rows.num_rows else None
+
+        return self._digests[epoch]
 
     def committed_after(self, epoch: int) -> dt.datetime | None:
         """Returns the time at which the first epoch after this one was committed."""
@@ -255,6 +262,16 @@ class CommittedRows:
                     self._ahead[queue_id] = rows.slice(count)
                 yield queue_id, rows.slice(0, count)
 
+    def place_and_body(self, queue_id: int, queue_offset: int) -> tuple[str, bytes | None] | None:
+        """Returns the place and the body of a committed message; None if it is deleted."""
+        if queue_offset < self.begins([queue_id])[queue_id]:
+            return None
+
+        self.seek(queue_id, queue_offset)
+        ((_, row),) = self.take({queue_id: queue_offset + 1})
+        place = f"{row['source'][0]}:{row['half_queue_id'][0]}-{row['half_queue_offset'][0]}"
+        return place, row["body"][0].as_py()
+
 
 @contextmanager
 def _gaps_as_lake_errors() -> Iterator[None]:
@@ -287,3 +304,35 @@ def require_epochs(epochs: CommittedEpochs, path: str, *, epoch: int, digest: st
             f"epoch {epoch} of the lake {path} has digest {found_digest or '(none)'}, and {digest} "
             "is published: the lake has another history"
         )
+
+
+def require_same_messages(
+    epochs: CommittedEpochs,
+    rows: CommittedRows,
+    progress: TopicProgress,
+    last: Mapping[int, PublishedRecord],
+) -> None:
+    """Compares the last record of each partition with the lake, where its epoch tells nothing.
+
+    The row of an epoch is deleted when it is old, and then `require_epochs` has no digest. So is a
+    message: of a queue without it nothing can be said. After an adoption the last record can be
+    one of another history.
+    Input: the rows of the topic; its last records, by queue, as `require_same_end` takes them.
+    Errors: PublishError.
+    """
+    if progress.follows or not progress.epoch or epochs.digest_of(progress.epoch) is not None:
+        return
+
+    for queue_id, record in sorted(last.items()):
+        end = epochs.ends.get((progress.topic, queue_id), 0)
+        message = (
+            rows.place_and_body(queue_id, record.queue_offset)
+            if record.queue_offset < end
+            else ("nothing", None)
+        )
+        if message not in (None, (record.place, record.value)):
+            raise PublishError(
+                f"the last record of {progress.destination} partition {queue_id}, queue offset "
+                f"{record.queue_offset}, is message {record.place}, and the lake has another one "
+                "there: it has another history; `txlake publish adopt` says how it goes on"
+            )

@@ -17,6 +17,7 @@ from pipelines.publish.committed import (
     CommittedRows,
     open_lake,
     require_epochs,
+    require_same_messages,
 )
 from pipelines.publish.destination import (
     Destination,
@@ -212,6 +213,8 @@ class Operator:
                 require_unpublished(name, destination, ends)
             else:
                 require_same_end(mine, self._lake.lake_id, ends.last)
+                rows = CommittedRows(self._lake, name, topic)
+                require_same_messages(self._epochs, rows, mine, ends.last)
         except PublishError:
             return True
         return False
@@ -290,20 +293,17 @@ class Operator:
                 f"ends at {end} in this lake; {_OTHERS}"
             )
 
-        if last.queue_offset < rows.begins([queue_id])[queue_id]:
+        message = rows.place_and_body(queue_id, last.queue_offset)
+        if message is None:
             raise OperatorError(
                 f"the last record of {where}, queue offset {last.queue_offset}, is deleted in this "
                 f"lake: whether it is the same message cannot be known; {_OTHERS}"
             )
-
-        rows.seek(queue_id, last.queue_offset)
-        ((_, row),) = rows.take({queue_id: last.queue_offset + 1})
-        place = f"{row['source'][0]}:{row['half_queue_id'][0]}-{row['half_queue_offset'][0]}"
-        if (place, row["body"][0].as_py()) != (last.place, last.value):
+        if message != (last.place, last.value):
             raise OperatorError(
                 f"the last record of {where}, queue offset {last.queue_offset}, is message "
-                f"{last.place}; in this lake it is {place}, or another body: it is another topic, "
-                f"or another history; {_OTHERS}"
+                f"{last.place}; in this lake it is {message[0]}, or another body: it is another "
+                f"topic, or another history; {_OTHERS}"
             )
         return last.queue_offset + 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import replace
 
-from pipelines.publish.committed import CommittedEpochs, CommittedRows
+from pipelines.publish.committed import CommittedEpochs, CommittedRows, require_same_messages
 from pipelines.publish.destination import (
     Destination,
     KafkaTopic,
@@ -170,7 +170,10 @@ class TopicOpener:
             if progress is None:
                 require_unpublished(name, destination, ends[destination])
             else:
-                require_same_end(progress, self._lake.lake_id, ends[destination].last)
+                last = ends[destination].last
+                require_same_end(progress, self._lake.lake_id, last)
+                rows = CommittedRows(self._lake, name, topics[name])
+                require_same_messages(self._epochs, rows, progress, last)
 
         begun = [name for name in topics if known[name] is None]
         described_topics = self._destination.describe_made(names[name] for name in begun)

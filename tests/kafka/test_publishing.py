@@ -22,6 +22,7 @@ from deltalake import DeltaTable
 
 from pipelines.jvm.jars import class_path
 from pipelines.local_broker.broker import Broker
+from pipelines.publish.committed import CommittedEpochs
 from pipelines.publish.destination import Destination
 from pipelines.publish.errors import FencedError, PublishError, RefusedRecordError
 from pipelines.publish.records import Record
@@ -381,6 +382,36 @@ def test_a_topic_that_a_lake_that_was_put_back_lacks_is_adopted_too(
     assert forgotten in operate(lake, "adopt --position published")
     assert publish_all(settings) == 0
     assert "there is nothing to adopt" in operate(lake, "adopt --position published", code=1)
+
+
+def test_a_lake_that_was_put_back_is_refused_by_its_last_messages_where_epochs_are_deleted(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = make()
+    settings = lake.settings()
+    lake.send(*orders(2, real_queue_id=0))
+    publish_all(settings)
+
+    shutil.copytree(lake.path, tmp_path / "copy")
+    job_then = deepcopy(lake.job, {id(lake.job.lake): lake.job.lake})
+    lake.send(*orders(2, first=2, real_queue_id=0))
+    publish_all(settings)
+
+    # As retention leaves it a week later.
+    monkeypatch.setattr(CommittedEpochs, "digest_of", lambda *_: None)
+    assert publish_all(settings) == 0
+
+    shutil.rmtree(lake.path)
+    shutil.copytree(tmp_path / "copy", lake.path)
+    lake.job = job_then
+    lake.job.lake.reset()
+    lake.send(*orders(3, first=10, real_queue_id=0))
+    with pytest.raises(PublishError, match="queue offset 3, is message half:1-1, and the lake"):
+        publish_all(settings)
+
+    assert "another history" in operate(lake, "adopt --position published", code=1)
+    assert "queues go on at 5" in operate(lake, "adopt --position latest")
+    assert publish_all(settings) == 0
 
 
 def test_messages_of_a_lake_that_was_put_back_are_not_those_that_were_skipped(
