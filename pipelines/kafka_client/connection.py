@@ -54,6 +54,7 @@ _LEADERS: Final = (
 _REQUESTS: Final = (KafkaError.TOPIC_EXCEPTION, KafkaError.POLICY_VIOLATION)
 # How librdkafka says that a listener does not speak TLS.
 _NO_TLS: Final = "PLAINTEXT broker listener"
+_TLS_BEGINS: Final = "in state SSL_HANDSHAKE"
 _EMERGENCY, _INFO = 0, 6  # syslog's levels, which librdkafka has
 
 log = logging.getLogger("txlake.librdkafka")
@@ -69,15 +70,24 @@ class _AtDebug:
 
 
 class ErrorCallback:
-    """The last error that a client has reported, except that no broker is left."""
+    """The last error that a client has reported, except that no broker is left.
+
+    Of a connection that is closed while TLS is agreed on librdkafka says now that the listener may
+    be a plain one, now only that it was closed: the first is kept.
+    """
 
     def __init__(self) -> None:
         self._last: KafkaError | None = None
 
     def __call__(self, error: KafkaError) -> None:
         """Keeps a report, as a client's `error_cb`."""
-        if error.code() != KafkaError._ALL_BROKERS_DOWN:
-            self._last = error
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            return
+
+        is_closed = error.code() == KafkaError._TRANSPORT and _TLS_BEGINS in str(error.str())
+        if is_closed and self._last is not None and _NO_TLS in str(self._last.str()):
+            return
+        self._last = error
 
     def refusal(self, of_tls: Callable[[], str]) -> str:
         """Returns why Kafka does not let the client in; empty if that is not known.
