@@ -392,8 +392,7 @@ def test_a_lake_that_was_put_back_is_refused_by_its_last_messages_where_epochs_a
     lake.send(*orders(2, real_queue_id=0))
     publish_all(settings)
 
-    shutil.copytree(lake.path, tmp_path / "copy")
-    job_then = deepcopy(lake.job, {id(lake.job.lake): lake.job.lake})
+    put_back = copied(lake, tmp_path / "copy")
     lake.send(*orders(2, first=2, real_queue_id=0))
     publish_all(settings)
 
@@ -401,10 +400,7 @@ def test_a_lake_that_was_put_back_is_refused_by_its_last_messages_where_epochs_a
     monkeypatch.setattr(CommittedEpochs, "digest_of", lambda *_: None)
     assert publish_all(settings) == 0
 
-    shutil.rmtree(lake.path)
-    shutil.copytree(tmp_path / "copy", lake.path)
-    lake.job = job_then
-    lake.job.lake.reset()
+    put_back()
     lake.send(*orders(3, first=10, real_queue_id=0))
     with pytest.raises(PublishError, match="queue offset 3, is message half:1-1, and the lake"):
         publish_all(settings)
@@ -422,15 +418,11 @@ def test_messages_of_a_lake_that_was_put_back_are_not_those_that_were_skipped(
     lake.send(*orders(4, real_queue_id=0))
     publish_all(settings)
 
-    shutil.copytree(lake.path, tmp_path / "copy")
-    job_then = deepcopy(lake.job, {id(lake.job.lake): lake.job.lake})
+    put_back = copied(lake, tmp_path / "copy")
     lake.send(*orders(2, first=4, real_queue_id=0))
     operate(lake, "skip --topic orders --queue 0 --offset 4 --to 5")
 
-    shutil.rmtree(lake.path)
-    shutil.copytree(tmp_path / "copy", lake.path)
-    lake.job = job_then
-    lake.job.lake.reset()
+    put_back()
     lake.send(*orders(3, first=10, real_queue_id=0))
     with pytest.raises(PublishError, match="the lake has another history"):
         publish_all(settings)
@@ -1054,6 +1046,20 @@ def delete_topic(lake: PublishedLake, topic: str) -> None:
 def verified(lake: PublishedLake, *words: str, code: int = 0) -> str:
     """Run `txlake verify --published` on a lake, and return what it prints."""
     return output_of("verify", "--published", "--conf", str(written(lake)), *words, code=code)
+
+
+def copied(lake: PublishedLake, copy: Path) -> Callable[[], None]:
+    """Copy a lake, and return what puts the copy back, with the job as it was."""
+    shutil.copytree(lake.path, copy)
+    job_then = deepcopy(lake.job, {id(lake.job.lake): lake.job.lake})
+
+    def put_back() -> None:
+        shutil.rmtree(lake.path)
+        shutil.copytree(copy, lake.path)
+        lake.job = job_then
+        lake.job.lake.reset()
+
+    return put_back
 
 
 def operate(lake: PublishedLake, words: str, reason: str | None = "a test", code: int = 0) -> str:
