@@ -256,15 +256,32 @@ class Destination:
         begins, ends = begins_and_ends(self._cluster, [(name, 0)])
         return read_committed(self._servers, self._client, begins, ends, is_patient=is_patient)
 
-    def find(self, destination: str, partition: int, lake_id: str, queue_offset: int) -> int | None:
-        """Returns Kafka's offset of the record with a queue offset; None if it is not there."""
+    def find(
+        self,
+        destination: str,
+        partition: int,
+        lake_id: str,
+        queue_offset: int,
+        runs: Iterable[int],
+    ) -> int | None:
+        """Returns Kafka's offset of the newest record with a queue offset; None without one.
+
+        Input: `runs`: Kafka's offsets at which an adoption began a new run of queue offsets.
+        """
         if destination not in self._cluster.describe_topics([destination]):
             return None
 
         at = (destination, partition)
         begins, ends = begins_and_ends(self._cluster, [at])
-        span = (begins[at], ends[at])
-        return find_record(self._servers, self._client, at, span, lake_id, queue_offset)
+        begin, end = begins[at], ends[at]
+
+        for run in sorted({begin, *runs}, reverse=True):
+            span = (max(begin, run), end)
+            found = find_record(self._servers, self._client, at, span, lake_id, queue_offset)
+            if found is not None:
+                return found
+            end = min(end, run)
+        return None
 
     def records(self, destination: str) -> Iterator[Any]:
         """Returns all committed records of a topic, each partition's in order."""

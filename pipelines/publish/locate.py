@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from pipelines.errors import JobError, KafkaRefusedError
 from pipelines.output import instant
 from pipelines.publish.committed import open_lake
 from pipelines.publish.destination import Destination
-from pipelines.publish.progress import TopicProgress, read_topic_record
+from pipelines.publish.progress import ProgressLog, TopicProgress, read_log
 from pipelines.publish.topics import wanted_topics
 from pipelines.settings import PublisherSettings, Settings
 
@@ -41,10 +42,25 @@ class _Step:
     progress: TopicProgress
 
 
+@dataclass(frozen=True)
+class _History:
+    """The progress topic, as one publisher of this lake has written it.
+
+    `steps`: the records of each topic that Kafka still has, the oldest first.
+    """
+
+    log: ProgressLog
+    steps: dict[str, list[_Step]]
+
+    def runs(self, topic_id: str, partition: int) -> list[int]:
+        """Returns Kafka's offsets at which adoptions by any lake began a run in a partition."""
+        return [adoption.end_of(partition) for _, adoption in self.log.adoptions_of(topic_id)]
+
+
 class PublicationFinder:
     """A look for the records of messages, at one time.
 
-    The progress of a topic is read once, and a Kafka that does not answer is asked once.
+    The progress topic is read once, and a Kafka that does not answer is asked once.
     Errors of the methods: LakeError; StoreAwayError.
     """
 
@@ -54,7 +70,7 @@ class PublicationFinder:
         self._topics = self._lake.topics()
         self._destinations: dict[str, Destination] = {}  # by publisher
         self._failures: dict[str, JobError] = {}  # by publisher, where its Kafka does not answer
-        self._steps: dict[tuple[str, str], list[_Step]] = {}  # by publisher and topic
+        self._histories: dict[str, _History] = {}  # by publisher
 
     def find(self, topic: str, queue_id: int, queue_offset: int) -> list[Publication]:
         """Returns what each publisher of a topic has made of a message.
@@ -84,7 +100,8 @@ class PublicationFinder:
         if name not in self._destinations:
             self._destinations[name] = Destination(publisher)
         destination = self._destinations[name]
-        steps = self._steps_of(destination, name, topic)
+        history = self._history_of(destination, name)
+        steps = history.steps.get(topic, [])
         if not steps:
             return Publication(
                 name, f"not published yet by {name}, which has not begun with its topic"
@@ -99,8 +116,9 @@ class PublicationFinder:
                 f"queue offset {position} comes next",
             )
 
+        runs = history.runs(newest.topic_id, queue_id)
         kafka_offset = destination.find(
-            newest.destination, queue_id, self._lake.lake_id, queue_offset
+            newest.destination, queue_id, self._lake.lake_id, queue_offset, runs
         )
         if kafka_offset is None:
             return Publication(
@@ -109,9 +127,7 @@ class PublicationFinder:
                 "before the begin, an operator skipped it, or Kafka has deleted it",
             )
 
-        number = next(
-            number for number, step in enumerate(steps) if _is_behind(step, queue_id, queue_offset)
-        )
+        number = _first_behind(steps, queue_id, queue_offset)
         first = steps[number]
         is_exact = number > 0
         when = instant(first.at) if is_exact else f"{instant(first.at)} or before"
@@ -127,22 +143,31 @@ class PublicationFinder:
             first.progress.epoch,
         )
 
-    def _steps_of(self, destination: Destination, name: str, topic: str) -> list[_Step]:
-        """Returns the progress records of a topic that Kafka still has, the oldest first."""
-        steps = self._steps.get((name, topic))
-        if steps is None:
-            steps = list(_steps(destination, self._lake.lake_id, name, topic))
-            self._steps[name, topic] = steps
-        return steps
+    def _history_of(self, destination: Destination, name: str) -> _History:
+        if name not in self._histories:
+            self._histories[name] = _read_history(destination, self._lake.lake_id, name)
+        return self._histories[name]
 
 
-def _steps(destination: Destination, lake_id: str, name: str, topic: str) -> Iterator[_Step]:
-    """Yields the progress records of a topic that Kafka still has, the oldest first."""
-    for message in destination.progress_records():
-        progress = read_topic_record(message.key(), message.value(), lake_id, name, topic)
-        if progress is not None:
-            yield _Step(int(message.timestamp()[1]), progress)
+def _read_history(destination: Destination, lake_id: str, publisher: str) -> _History:
+    steps: dict[str, list[_Step]] = defaultdict(list)
+
+    def records() -> Iterator[tuple[bytes | None, bytes | None]]:
+        for message in destination.progress_records():
+            record = message.key(), message.value()
+            for progress in read_log([record]).of(lake_id, publisher).values():
+                steps[progress.topic].append(_Step(int(message.timestamp()[1]), progress))
+            yield record
+
+    return _History(read_log(records()), steps)
 
 
-def _is_behind(step: _Step, queue_id: int, queue_offset: int) -> bool:
-    return step.progress.next_offset(queue_id) > queue_offset
+def _first_behind(steps: list[_Step], queue_id: int, queue_offset: int) -> int:
+    """Returns the number of the step that published a message last; the newest is behind it.
+
+    An adoption can begin again before the message, which is then published anew.
+    """
+    number = len(steps)
+    while number and steps[number - 1].progress.next_offset(queue_id) > queue_offset:
+        number -= 1
+    return number

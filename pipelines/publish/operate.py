@@ -157,10 +157,11 @@ class Operator:
                 if described is None and not dry_run:
                     described = self._make_topic(name, topic)
 
-                progress = self._adopted_progress(name, topic, described, position, log)
+                published = self._ends(names[name], described.partitions if described else 0)
+                progress = self._adopted_progress(name, topic, described, published, position, log)
                 records += [(topic_key(*key), None) for key in others]
                 records.append(topic_record(*self._owner, progress))
-                records.append(self._adoption_record(name, position, progress.next_offsets))
+                records.append(self._adoption_record(position, progress, published))
                 fences |= {key[:2] for key in others}
                 lines.append(_adopted_line(progress, others))
 
@@ -168,7 +169,8 @@ class Operator:
                 if name in topics or not self._is_of_another_history(progress):
                     continue
                 records.append((topic_key(*self._owner, name), None))
-                records.append(self._adoption_record(name, position, ()))
+                adoption = Adoption(name, position, self._actor, self._reason, _now_ms())
+                records.append(adoption_record(*self._owner, adoption))
                 lines.append(f"topic {name}: not published any more; how far it was is forgotten")
 
             if not records:
@@ -189,8 +191,19 @@ class Operator:
         start = log.start_of(*self._owner, self._publisher.topics, self._epochs.epoch)
         return start_record(*self._owner, start)
 
-    def _adoption_record(self, topic: str, position: str, next_offsets: tuple[int, ...]) -> Record:
-        adoption = Adoption(topic, position, self._actor, self._reason, _now_ms(), next_offsets)
+    def _adoption_record(
+        self, position: str, progress: TopicProgress, published: DestinationEnds
+    ) -> Record:
+        adoption = Adoption(
+            progress.topic,
+            position,
+            self._actor,
+            self._reason,
+            _now_ms(),
+            progress.next_offsets,
+            progress.topic_id,
+            tuple(end for _, end in sorted(published.ends.items())),
+        )
         return adoption_record(*self._owner, adoption)
 
     def _is_refused(
@@ -243,6 +256,7 @@ class Operator:
         name: str,
         topic: Topic,
         described: KafkaTopic | None,
+        published: DestinationEnds,
         position: str,
         log: ProgressLog,
     ) -> TopicProgress:
@@ -251,8 +265,6 @@ class Operator:
         ends = {q: self._epochs.ends.get((name, q), 0) for q in queues}
         rows = CommittedRows(self._lake, name, topic)
 
-        partitions = 0 if described is None else min(described.partitions, topic.queue_count)
-        published = self._ends(destination, partitions)
         # Whatever the position: a start compares them with the destination.
         lasts = dict.fromkeys(queues, NOTHING) | {
             q: last.queue_offset

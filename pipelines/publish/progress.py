@@ -117,7 +117,9 @@ class Skip:
 class Adoption:
     """An operator's decision that a lake goes on with a destination. Units: `at`, epoch ms.
 
-    `next_offsets`: by queue, where it goes on; a queue that is not named begins at 0.
+    `next_offsets`: by queue, where it goes on; a queue that is not named begins at 0. `topic_id`:
+    Kafka's, of the destination. `ends`: by its partition, Kafka's offset where it ended, behind
+    the records of earlier runs; a partition that is not named had none.
     """
 
     topic: str
@@ -126,6 +128,12 @@ class Adoption:
     reason: str
     at: int
     next_offsets: tuple[int, ...] = ()
+    topic_id: str = ""
+    ends: tuple[int, ...] = ()
+
+    def end_of(self, partition: int) -> int:
+        """Returns the Kafka offset from which on a partition's records are of the new run."""
+        return self.ends[partition] if partition < len(self.ends) else 0
 
     def rest_of(self, skip: Skip) -> Skip | None:
         """Returns what an earlier skip still skips: messages before those that come now.
@@ -185,6 +193,19 @@ class ProgressLog:
         for skips in skips_by_queue.values():
             skips.sort(key=lambda skip: skip.from_offset)
         return skips_by_queue
+
+    def adoptions_of(self, topic_id: str) -> list[tuple[str, Adoption]]:
+        """Returns the adoptions of a destination by any lake, the oldest first.
+
+        Input: Kafka's id of the topic: one that is made anew has none. Output: with the lake's id.
+        """
+        adoptions = [
+            (lake_id, adoption)
+            for (lake_id, _), of_owner in self.adoptions.items()
+            for adoption in of_owner
+            if adoption.topic_id == topic_id
+        ]
+        return sorted(adoptions, key=lambda each: each[1].at)
 
     def others(self, lake_id: str, publisher: str, destination: str) -> list[Key]:
         """Returns the other publishers of a destination, those of former times too."""
@@ -271,15 +292,6 @@ def read_log(records: Iterable[tuple[bytes | None, bytes | None]]) -> ProgressLo
         if value is not None:
             _add_record(log, key, value)
     return log
-
-
-def read_topic_record(
-    key: bytes | None, value: bytes | None, lake_id: str, publisher: str, topic: str
-) -> TopicProgress | None:
-    """Returns the progress in a record, if it is one of this lake, publisher and topic."""
-    if key != topic_key(lake_id, publisher, topic):
-        return None
-    return read_log([(key, value)]).topics.get((lake_id, publisher, topic))
 
 
 def _add_record(log: ProgressLog, key: bytes, value: bytes) -> None:

@@ -172,8 +172,8 @@ def find_record(
 ) -> int | None:
     """Returns Kafka's offset of a lake's record with a queue offset; None if it is not there.
 
-    Queue offsets of a partition grow, so that it is halved again and again. Records of another lake
-    stand before those of this one. Input: where the partition begins and ends.
+    Queue offsets of a run grow, so that it is halved again and again. Records of another lake
+    stand before those of this one. Input: where the run begins and ends in the partition.
     Errors: KafkaAwayError.
     """
     low, high = span

@@ -14,12 +14,12 @@ from typing import Any, Final
 
 from pipelines.publish.committed import CommittedRows, open_lake
 from pipelines.publish.destination import Destination
-from pipelines.publish.progress import ProgressLog, Skip, after_skips
+from pipelines.publish.progress import Adoption, ProgressLog, Skip
 from pipelines.publish.reading import published_record
 from pipelines.publish.records import RecordMaker
 from pipelines.publish.topics import wanted_topics
 from pipelines.settings import PublisherSettings, Settings
-from pipelines.settings.publish import EARLIEST
+from pipelines.settings.publish import EARLIEST, LATEST
 from txlake._counted import counted
 
 _BLOCK: Final = 1_000  # queue offsets
@@ -96,8 +96,8 @@ def verify_published(
 ) -> Iterator[VerifiedQueue]:
     """Compares each queue that a publisher has published, from a queue offset on.
 
-    Messages that retention has deleted, of Kafka or of the lake, are left out, and records before
-    the newest adoption that published all again.
+    Messages that retention has deleted, of Kafka or of the lake, are left out, and the records that
+    stood there when this lake was last said to begin at its first message, or at what comes.
     Errors: KafkaAwayError; LakeError.
     """
     lake = open_lake(settings.lake.path, settings.lake.store)
@@ -114,23 +114,18 @@ def verify_published(
         rows = CommittedRows(lake, name, topic)
         begins = rows.begins(queues) if any(progress.next_offsets) else {}
         published = {queue_id: QueueDigest() for queue_id in queues}
-        skips = log_before.skips_of(lake.lake_id, publisher.name, name)
-        adoptions = _adoptions_from_earliest(log_before, lake.lake_id, name)
-        restarts = dict.fromkeys(queues, adoptions)
+        adoption = _newest_run(log_before, lake.lake_id, progress.topic_id)
         for message in destination.records(progress.destination):
             record = published_record(message)
             if record is None or record.lake_id != lake.lake_id:
                 continue
 
-            offset = record.queue_offset
             queue_id = int(message.partition())
+            if adoption is not None and message.offset() < adoption.end_of(queue_id):
+                continue
+
+            offset = record.queue_offset
             queue = published.setdefault(queue_id, QueueDigest())
-            if offset <= queue.last and restarts.get(queue_id, 0) > 0:
-                # An adoption began where the queue began, which has only moved on since.
-                begin = after_skips(begins.get(queue_id, 0), skips.get(queue_id, ()))
-                if offset <= begin:
-                    restarts[queue_id] -= 1
-                    queue = published[queue_id] = QueueDigest()
             if offset >= max(from_offset, begins.get(queue_id, 0)):
                 queue.add(offset, message.key(), message.value(), message.headers())
 
@@ -159,14 +154,14 @@ def verify_published(
             yield VerifiedQueue(name, queue_id, digest.first, digest.count, problem)
 
 
-def _adoptions_from_earliest(log: ProgressLog, lake_id: str, topic: str) -> int:
-    """Returns how often a topic's messages were to be published again, by any publisher."""
-    return sum(
-        (adoption.topic, adoption.position) == (topic, EARLIEST)
-        for (lake, _), adoptions in log.adoptions.items()
-        for adoption in adoptions
-        if lake == lake_id
-    )
+def _newest_run(log: ProgressLog, lake_id: str, topic_id: str) -> Adoption | None:
+    """Returns the newest adoption that did not go on behind the last records of a destination."""
+    adoptions = [
+        adoption
+        for lake, adoption in log.adoptions_of(topic_id)
+        if lake == lake_id and adoption.position in (EARLIEST, LATEST)
+    ]
+    return adoptions[-1] if adoptions else None
 
 
 def _table_digest(

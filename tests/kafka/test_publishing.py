@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 import shutil
@@ -927,6 +928,59 @@ def test_what_an_adoption_published_again_is_compared_from_its_first_record_on(
         forger.produce(lake.destination(), last.value(), last.key(), 1, headers=headers)
     forger.flush()
     assert "queue 1: queue offset 6 comes after 6" in verified(lake, code=3)
+
+
+def test_what_an_adoption_left_out_is_not_missing(make: Make) -> None:
+    lake = make()
+    settings = lake.settings()
+    lake.send(*orders(4, real_queue_id=1))
+    publish_all(settings)
+    delete_topic(lake, f"{lake.prefix}-progress")
+    lake.send(*orders(2, first=4, real_queue_id=1))
+    operate(lake, "adopt --position latest")
+
+    queue = json.loads(verified(lake, "-o", "json"))[1]
+    assert (queue["first"], queue["count"], queue["problem"]) == (None, 0, "")
+
+    lake.send(*orders(3, first=6, real_queue_id=1))
+    assert publish_all(settings) == 3
+    queue = json.loads(verified(lake, "-o", "json"))[1]
+    assert (queue["first"], queue["count"], queue["problem"]) == (6, 3, "")
+
+
+def test_explain_finds_the_newest_record_of_a_message_that_is_published_again(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = make(begin="latest", transaction_messages_max=2)
+    settings = lake.settings()
+    lake.send(*orders(4, real_queue_id=1, half_queue=0))
+    publish_all(settings)
+    lake.send(*orders(8, first=4, real_queue_id=1, half_queue=0))
+    publish_all(settings)
+    delete_topic(lake, f"{lake.prefix}-progress")
+    operate(lake, "adopt --position earliest")
+    again_from = time.time_ns() // 1_000_000
+    explained: set[int] = set()
+    commit = Transactions.commit
+
+    def commit_and_explain(self: Transactions) -> None:
+        commit(self)
+        newest = {offset_of(message): message.offset() for message in lake.consume()}
+        again = [offset for offset in (0, 2, 11) if newest.get(offset, 0) >= newest.get(0, 99)]
+
+        for offset in again:
+            words = ["tx", "explain", f"half:0-{offset}", "--conf", str(written(lake))]
+            (transaction,) = json.loads(output_of(*words, "-o", "json"))["transactions"]
+            (publication,) = transaction["messages"][0]["published"]
+            assert publication["kafka_offset"] == newest[offset]
+            at = dt.datetime.fromisoformat(publication["at"].replace("Z", "+00:00"))
+            assert at.timestamp() * 1_000 >= again_from
+            assert publication["is_exact"]
+            explained.add(offset)
+
+    monkeypatch.setattr(Transactions, "commit", commit_and_explain)
+    assert publish_all(settings) == 12
+    assert explained == {0, 2, 11}
 
 
 def test_a_record_of_another_writer_with_headers_like_ours_is_not_ours(make: Make) -> None:

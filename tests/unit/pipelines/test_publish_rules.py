@@ -176,6 +176,22 @@ def test_an_adoption_leaves_of_a_skip_what_is_before_the_messages_that_come_now(
     assert log.skips_of("ours", "main", "bills") == {0: [other]}
 
 
+def test_the_adoptions_of_a_destination_are_those_of_any_lake_the_oldest_first() -> None:
+    first = Adoption("orders", "earliest", "ada", "lost", 1, (4,), "id", (7, 0))
+    second = Adoption("orders", "latest", "ada", "rebuilt", 2, (4,), "id", (9,))
+    elsewhere = Adoption("orders", "latest", "ada", "deleted", 3, (4,), "new id", (1, 1))
+    log = read_log(
+        [
+            adoption_record("theirs", "main", second),
+            adoption_record("ours", "main", elsewhere),
+            adoption_record("ours", "main", first),
+        ]
+    )
+
+    assert log.adoptions_of("id") == [("ours", first), ("theirs", second)]
+    assert [second.end_of(partition) for partition in range(2)] == [9, 0]
+
+
 def test_the_newest_record_of_a_key_holds_and_what_cannot_be_read_is_passed_over() -> None:
     newer = replace(PROGRESS, next_offsets=(4, 1), last_offsets=(3, 0))
     stop = Stop("too large", "orders", 0, 4, 1)
