@@ -37,6 +37,7 @@ from storage.wire.record_kinds import HALF, SCHEDULE
 from txlake.protocol import UNDELIVERABLE_TOPIC
 
 BYTES_MAX = 256 * 1024 * 1024  # memory for older messages that are delivered to one topic
+WAITING_BYTES_MAX = 256 * 1024 * 1024  # memory for rows of several epochs that wait
 _PLACE_NAMES = {
     "real_queue_id": "queue_id",
     "real_queue_offset": "queue_offset",
@@ -221,6 +222,7 @@ class ReplayedEpochs(EpochCommitter):
 
     def __init__(self, lake: BufferedLake, messages: Tables, asker: RecordedAsker) -> None:
         super().__init__(lake, asker, TaskSizing(1), MessageDelivery(None))
+        self._waiting = lake
         self._messages = messages
         self._recorded = asker
         self._recorded_snapshot: int | None = None
@@ -231,14 +233,24 @@ class ReplayedEpochs(EpochCommitter):
         rows = self.state.topics.filter(pc.field("topic") == UNDELIVERABLE_TOPIC)
         return [f"topics/{table_id}" for table_id in rows["table_id"].to_pylist()]
 
-    def replay_chunk(self, chunk: Chunk, report: Callable[[int], None]) -> None:
-        """Runs some recorded epochs; calls `report` with the number of records of each."""
-        for recorded in chunk.epochs:
+    def replay_chunk(self, chunk: Chunk, report: Callable[[int], None]) -> Iterator[Chunk]:
+        """Runs some recorded epochs; calls `report` with the number of records of each.
+
+        Yields the chunk in parts, whose rows wait in the lake for the caller to take: what it
+        delivers can be far larger than what it has landed.
+        """
+        first = 0
+
+        for end, recorded in enumerate(chunk.epochs, 1):
             plan = recorded.plan
             epoch = plan.epoch
             self._recorded.checks = chunk.checks.filter(pc.field("epoch") == epoch)
             self.replay(plan, chunk.records(epoch), recorded.snapshot, chunk.is_streamed)
             report(recorded.record_count)
+
+            if self._waiting.staged_bytes > WAITING_BYTES_MAX or end == len(chunk.epochs):
+                yield chunk.part(first, end)
+                first = end
 
     def begin(self, plan: Plan) -> pa.Table:
         """Takes a plan as the newest. Output: its row, for the caller to write."""

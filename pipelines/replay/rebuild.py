@@ -183,9 +183,9 @@ def _rebuild(
 
             epochs.resume_from(read_progress(target))
             for chunk in source.chunks(first, last):
-                epochs.replay_chunk(chunk, report)
-                target.begin_flush()
-                count += chunk.transactions
+                for part in epochs.replay_chunk(chunk, report):
+                    target.begin_flush()
+                    count += part.transactions
             target.wait()
 
     epochs.close()

@@ -61,6 +61,20 @@ class Chunk:
         """Returns the number of its halves."""
         return sum(rows.num_rows for rows in self.landed[HALF].values())
 
+    def part(self, first: int, end: int) -> Chunk:
+        """Returns some of its epochs, by their numbers in `epochs`; `end` is exclusive.
+
+        The duplicates of all epochs go with the first.
+        """
+        epochs = self.epochs[first:end]
+        numbers = {recorded.plan.epoch for recorded in epochs}
+        landed = {
+            kind: {epoch: rows for epoch, rows in by_epoch.items() if epoch in numbers}
+            for kind, by_epoch in self.landed.items()
+        }
+        duplicates = self.duplicates if first == 0 else {}
+        return replace(self, epochs=epochs, landed=landed, duplicates=duplicates)
+
     def records(self, epoch: int) -> dict[str, pa.Table]:
         """Returns the records that an epoch landed, by kind."""
         return {kind: rows[epoch] for kind, rows in self.landed.items() if epoch in rows}

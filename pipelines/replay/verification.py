@@ -283,15 +283,16 @@ def _replay(
 
     with ThreadPoolExecutor(1, thread_name_prefix="txlake-comparer") as comparer:
         comparing = None
-        for chunk in source.chunks(*bounds):
-            epochs.replay_chunk(chunk, report)
-
+        parts = (
+            part for chunk in source.chunks(*bounds) for part in epochs.replay_chunk(chunk, report)
+        )
+        for part in parts:
             if comparing is not None:
                 comparing.result()
 
-            comparing = comparer.submit(comparison.chunk, chunk, scratch.staged())
+            comparing = comparer.submit(comparison.chunk, part, scratch.staged())
             scratch.persist_lookup_tables((*LOOKED_UP, *epochs.undeliverable_tables()))
-            count += chunk.transactions
+            count += part.transactions
 
         if comparing is not None:
             comparing.result()

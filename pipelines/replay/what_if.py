@@ -251,8 +251,8 @@ def run_what_if(
         epochs.set_parameters(changed, tick_ms)
 
         for chunk in source.chunks(first, last, narrow=True):
-            epochs.replay_chunk(chunk, report)
-            scratch.persist_lookup_tables((*_KEPT, *epochs.undeliverable_tables()))
+            for _ in epochs.replay_chunk(chunk, report):
+                scratch.persist_lookup_tables((*_KEPT, *epochs.undeliverable_tables()))
 
         epochs.close()
         return _compare(source, scratch, epochs, changed, (first, last))

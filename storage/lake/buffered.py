@@ -43,6 +43,7 @@ class BufferedLake(Lake):
 
         self._lock = threading.RLock()
         self._staged: dict[str, list[pa.Table]] = {}
+        self.staged_bytes = 0  # of rows that wait for the next flush
         self._writing: dict[str, list[pa.Table]] = {}
         self._on_disk: dict[str, ds.Dataset] = {}
         self._epochs_on_disk: dict[str, int] = {}
@@ -81,6 +82,7 @@ class BufferedLake(Lake):
 
         with self._lock:
             self._staged.setdefault(table, []).append(rows)
+            self.staged_bytes += rows.nbytes
         return int(rows.num_rows)
 
     def append_now(self, table: str, rows: pa.Table) -> int:
@@ -189,6 +191,7 @@ class BufferedLake(Lake):
                 self._dataset_on_disk(table)  # before its rows are written, else they count twice
                 self._epochs_on_disk[table] = _newest_epoch(parts)
             self._writing, self._staged = self._staged, {}
+            self.staged_bytes = 0
 
         self._flushing = self._flusher.submit(self._write_all)
 
@@ -239,6 +242,7 @@ class BufferedLake(Lake):
             for table in self._staged:
                 self._on_disk.pop(table, None)
             self._staged = {}
+            self.staged_bytes = 0
 
     def reset(self, table: str | None = None) -> None:
         """Drops the handle of a table, or of all, so that the next use reads its log anew."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from pipelines.epoch.recorded_state import restore
 from pipelines.errors import StartError
 from pipelines.replay import floor_copy, rebuild, source
 from pipelines.replay.epochs import ReplayedEpochs
+from pipelines.replay.source import Chunk
 from storage.errors import BrokenLakeError, LakeError, OlderLakeError, UnfinishedLakeError
 from storage.lake.lake import Lake
 from storage.lake.progress import read_progress
@@ -148,12 +149,12 @@ def begin_part(path: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a rebuild die when it has copied all, and decided some epochs."""
     replay_chunk, left = ReplayedEpochs.replay_chunk, 2
 
-    def counted(*arguments: Any) -> None:
+    def counted(*arguments: Any) -> Iterator[Chunk]:
         nonlocal left
         if left == 0:
             raise Killed
         left -= 1
-        replay_chunk(*arguments)
+        yield from replay_chunk(*arguments)
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(source, "CHUNK_RECORDS", 8)

@@ -12,9 +12,11 @@ import pytest
 from pipelines.errors import StartError
 from pipelines.replay import Verified, epochs, rebuild, source, verify
 from pipelines.replay.epochs import ReplayedEpochs
+from pipelines.replay.scratch import ScratchLake
 from pipelines.replay.source import Source
 from storage.errors import LakeError
 from storage.files import messages
+from storage.lake.buffered import BufferedLake
 from storage.lake.lake import Lake
 from storage.lake.table import deleted_epoch
 from storage.maintenance.limits import Retention
@@ -224,6 +226,44 @@ def test_of_a_large_epoch_few_messages_are_in_memory_at_a_time(
     monkeypatch.setattr(Source, "retrying", measured)
     assert verify(job.lake.path).is_equal
     assert at_once * size <= max(sizes) < 2 * at_once * size
+
+
+def test_of_many_epochs_few_messages_that_landed_before_wait_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a chunk of epochs delivers can be far larger than what it has landed."""
+    size, count, at_once = 10_000, 24, 4
+    job = AgingJob(tmp_path / "lake")
+    offsets = [job.half(f"tx{number}", body=bytes([number]) * size) for number in range(count)]
+    job.run(1)
+    for offset in offsets:
+        job.end(COMMIT, offset)
+        job.run(1)
+
+    monkeypatch.setattr(epochs, "WAITING_BYTES_MAX", (at_once - 1) * size)
+    drop_staged, begin_flush = ScratchLake.drop_staged, BufferedLake.begin_flush
+    waiting: list[int] = []
+
+    def dropped(self: ScratchLake) -> None:
+        waiting.append(sum(rows.nbytes for rows in self.staged().values()))
+        drop_staged(self)
+
+    def flushed(self: BufferedLake) -> None:
+        waiting.append(sum(rows.nbytes for rows in self.staged().values()))
+        begin_flush(self)
+
+    monkeypatch.setattr(ScratchLake, "drop_staged", dropped)
+    monkeypatch.setattr(BufferedLake, "begin_flush", flushed)
+    assert verify(job.lake.path).is_equal
+    assert len(waiting) >= count // at_once
+    assert 0 < max(waiting) < (at_once + 1) * size
+
+    rows_in_half = count * size
+    waiting.clear()
+    rebuild(job.lake.path, str(tmp_path / "new"))
+    assert max(waiting) < rows_in_half + (at_once + 1) * size
+    assert max(waiting[1:]) < (at_once + 1) * size
+    assert decided_rows_of(tmp_path / "new") == decided_rows_of(Path(job.lake.path))
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
