@@ -22,6 +22,7 @@ from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter
 from tests.support.operator import conf_of, said
 from tests.support.publishers import consumed, publish_all
+from tests.support.wait import DEADLINE_S
 from txlake import Consumer
 from txlake.protocol import COMMIT, ROLLBACK
 
@@ -58,7 +59,7 @@ def destination(settings: Settings) -> tuple[str, str]:
 def consume(path: str) -> list[str]:
     """Reads what a group has not read yet, and commits it."""
     with Consumer(path, "points", ["orders"]) as consumer:
-        messages = consumer.poll(timeout_s=5.0)
+        messages = consumer.poll(timeout_s=DEADLINE_S)
         found = sorted(message.body.decode() for message in messages)
         while more := consumer.poll(timeout_s=1.0):
             found += [message.body.decode() for message in more]
@@ -162,7 +163,7 @@ def test_a_backup_that_is_older_than_kafkas_retention_is_refused_and_a_loss_can_
     admin = admin_client(settings.kafka.bootstrap_servers)
     for topic in (settings.kafka.half_topic, settings.kafka.op_topic):  # as retention does
         for future in admin.delete_records([TopicPartition(topic, 0, 3)]).values():
-            future.result(10)
+            future.result(DEADLINE_S)
 
     error = refusal(copy)
     assert isinstance(error, LostInputError)

@@ -123,10 +123,10 @@ def test_a_command_makes_the_check_topic_of_a_group_whose_client_does_not(
     )
 
     described = topics._admin.describe_configs([ConfigResource("topic", name)])
-    config = next(iter(described.values())).result(10)
+    config = next(iter(described.values())).result(DEADLINE_S)
     for setting, value in p.check_topic_config(p.MESSAGE_BYTES_MAX).items():
         assert config[setting].value == value
-    assert len(topics._admin.list_topics(timeout=10).topics[name].partitions) == 2
+    assert len(topics._admin.list_topics(timeout=DEADLINE_S).topics[name].partitions) == 2
 
 
 def test_a_check_topic_that_is_deleted_is_made_again_and_read(
@@ -137,7 +137,7 @@ def test_a_check_topic_that_is_deleted_is_made_again_and_read(
         wait_until(lambda: has_topic(topics, topic), "no check topic")
         topics.ask(GROUP, (0, "3"), "t3")
         answers(topics, 1)
-        topics._admin.delete_topics([topic])[topic].result(10)
+        topics._admin.delete_topics([topic])[topic].result(DEADLINE_S)
         wait_until(lambda: not has_topic(topics, topic), "it is still there")
         wait_until(lambda: has_topic(topics, topic), "it was not made again")
         topics.ask(GROUP, (0, "4"), "t4")
@@ -443,4 +443,4 @@ def test_an_answered_check_is_not_asked_again(topics: TransactionTopics) -> None
 
 
 def has_topic(topics: TransactionTopics, name: str) -> bool:
-    return name in topics._admin.list_topics(timeout=10).topics
+    return name in topics._admin.list_topics(timeout=DEADLINE_S).topics

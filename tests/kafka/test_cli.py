@@ -139,9 +139,7 @@ def test_a_stop_is_obeyed_where_spark_does_not_answer_any_more(
     assert "Traceback" not in said
     wait_until(lambda: lock_is_free(job.lake.path), "the end of all its processes")
     with process(command, again) as running:
-        wait_until(
-            lambda: len(job.messages("orders")) == 2, "both messages", 120, seen=again.read_text
-        )
+        wait_until(lambda: len(job.messages("orders")) == 2, "both messages", seen=again.read_text)
         running.send_signal(signal.SIGTERM)
         assert running.wait(DEADLINE_S) == 0, again.read_text()
     assert "what is running is given up" not in again.read_text()

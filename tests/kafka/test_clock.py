@@ -22,6 +22,7 @@ from tests.support.job import Job, running, settings_for
 from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter
 from tests.support.transactions import commit, wait_for_bodies, wait_for_the_end
+from tests.support.wait import DEADLINE_S
 
 Unique = Callable[[str], str]
 TWO_HOURS_S = 7_200.0
@@ -163,7 +164,7 @@ def test_an_idle_job_lands_its_pings_before_kafka_deletes_them(
 
         kept = TopicPartition(*admin, landed)
         client = admin_client(broker.bootstrap_servers)
-        client.delete_records([kept])[kept].result(60)
+        client.delete_records([kept])[kept].result(DEADLINE_S)
         commit(KafkaWriter(settings), "second")
         assert harness.run(clock.now_ms())
 

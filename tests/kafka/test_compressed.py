@@ -28,7 +28,7 @@ from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import half_headers
 from tests.support.processes import Process
 from tests.support.standby_processes import drivers_of
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 from txlake import protocol as p
 
 Unique = Callable[[str], str]
@@ -56,7 +56,7 @@ def take_records_of(settings: Settings, size: int) -> None:
         for name in settings.kafka.topics().values()
     ]
     for future in admin.incremental_alter_configs(resources).values():
-        future.result(10)
+        future.result(DEADLINE_S)
 
 
 def send(settings: Settings, kinds: Sequence[str], count: int, size: int, codec: str) -> None:
@@ -77,8 +77,8 @@ def send(settings: Settings, kinds: Sequence[str], count: int, size: int, codec:
         partition = 0 if kind == ADMIN else number // len(kinds) % 2
         producer.produce(topics[kind], body, partition=partition, headers=HEADERS[kind])
         if number % 6 == 5:  # so that not all of them wait in the producer
-            assert producer.flush(60) == 0
-    assert producer.flush(60) == 0
+            assert producer.flush(DEADLINE_S) == 0
+    assert producer.flush(DEADLINE_S) == 0
 
 
 class Peaks:
@@ -168,7 +168,7 @@ def test_operations_that_are_too_many_bytes_for_one_epoch_are_landed_in_several(
     for number in range(count):
         producer.produce(settings.kafka.op_topic, b"1", partition=number % 2, headers=headers)
         if number % 50 == 49:
-            assert producer.flush(60) == 0
+            assert producer.flush(DEADLINE_S) == 0
 
     caplog.set_level(logging.INFO, "txlake")
     with running(settings) as job:

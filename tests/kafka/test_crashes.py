@@ -29,6 +29,7 @@ from tests.support.fault_points import Crash, FaultPoints, SeenError
 from tests.support.job import settings_for
 from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter
+from tests.support.wait import DEADLINE_S
 
 MODES = ("crash before", "crash after", "error after")
 CASES = [(write, mode) for write in WRITES for mode in MODES]
@@ -59,7 +60,7 @@ def story(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     admin = admin_client(broker.bootstrap_servers)
     check_topic = f"{settings.kafka.check_topic_prefix}{ANSWERING}"
     for future in admin.create_topics([NewTopic(check_topic, 1)]).values():
-        future.result(10)
+        future.result(DEADLINE_S)
     story = CrashScenario(None, settings, folder)
     story.begin(KafkaWriter(settings), int(time.time() * 1000))
     yield story

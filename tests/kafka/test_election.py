@@ -221,7 +221,7 @@ def test_kafka_that_refuses_the_group_stops_the_driver_with_one_sentence(
         )
         admin = admin_client(own.bootstrap_servers)
         for future in admin.create_acls([refused]).values():
-            future.result(10)
+            future.result(DEADLINE_S)
         election = Election(settings.kafka, settings.lake.path, "first")
         election.join()
         try:

@@ -24,7 +24,7 @@ from tests.support.job import Job, running, settings_for
 from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter
 from tests.support.transactions import bodies, commit, wait_for_bodies
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 from txlake.protocol import COMMIT
 
 Unique = Callable[[str], str]
@@ -54,8 +54,8 @@ def test_the_job_goes_on_by_itself_when_the_broker_comes_back(
 
 def _delete_topic(admin: AdminClient, topic: str) -> None:
     for future in admin.delete_topics([topic]).values():
-        future.result(10)
-    wait_until(lambda: topic not in admin.list_topics(timeout=5).topics, "deletion")
+        future.result(DEADLINE_S)
+    wait_until(lambda: topic not in admin.list_topics(timeout=DEADLINE_S).topics, "deletion")
 
 
 def test_a_half_topic_that_is_made_again_stops_the_running_job(
@@ -101,7 +101,7 @@ def test_records_that_retention_deletes_before_they_land_stop_the_running_job(
         admin = admin_client(broker.bootstrap_servers)
         place = TopicPartition(settings.kafka.half_topic, 0, 3)
         for future in admin.delete_records([place]).values():
-            future.result(10)
+            future.result(DEADLINE_S)
         wait_until(lambda: not job.is_running(), "the job stops", seen=lambda: job.error)
     finally:
         job.stop()

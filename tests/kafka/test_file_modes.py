@@ -66,9 +66,9 @@ def test_what_a_job_makes_is_read_by_its_group_and_by_nobody_else(
 
             wait_until(is_there, f"message {number}", seen=log.read_text)
         with Consumer(str(lake), "readers", ["orders"]) as consumer:
-            assert consumer.poll(timeout_s=60)
+            assert consumer.poll(timeout_s=DEADLINE_S)
             consumer.commit()
-        wait_until(lambda: not missing(lake), "all kinds of files", 60, lambda: missing(lake))
+        wait_until(lambda: not missing(lake), "all kinds of files", seen=lambda: missing(lake))
         in_use = modes(temp)
         running.send_signal(signal.SIGTERM)
         assert running.wait(DEADLINE_S) == 0, log.read_text()

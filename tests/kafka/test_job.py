@@ -13,6 +13,7 @@ from tests.support.job import Job, running, settings_for
 from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter
 from tests.support.raw_record import write_raw_record
+from tests.support.wait import DEADLINE_S
 from txlake.protocol import (
     CHECK_MAX_TOPIC,
     COMMIT,
@@ -300,7 +301,7 @@ def _create_check_topic(broker: Broker, topic: str) -> None:
 
     admin = admin_client(broker.bootstrap_servers)
     for future in admin.create_topics([NewTopic(topic, 1)]).values():
-        future.result(10)
+        future.result(DEADLINE_S)
 
 
 def _consume(broker: Broker, topic: str, count: int) -> list:  # type: ignore[type-arg]
@@ -309,7 +310,7 @@ def _consume(broker: Broker, topic: str, count: int) -> list:  # type: ignore[ty
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "look"})
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
-        records = consumer.consume(count, timeout=30)
+        records = consumer.consume(count, timeout=DEADLINE_S)
         assert len(records) == count, f"{len(records)} of {count} records of {topic}"
         return list(records)
     finally:

@@ -95,7 +95,7 @@ def send_halves(settings: Settings, count: int) -> None:
     for number in range(count):
         headers = half_headers(f"burst-{number}")
         producer.produce(settings.kafka.half_topic, b"x" * 4_000, headers=headers)
-    assert producer.flush(60) == 0
+    assert producer.flush(DEADLINE_S) == 0
 
 
 def test_the_log_is_one_json_object_a_line(broker: Broker, tmp_path: Path, unique: Unique) -> None:

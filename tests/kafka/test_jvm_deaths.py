@@ -52,7 +52,7 @@ def send_halves(settings: Settings) -> None:
     for number in range(HALVES):
         headers = half_headers(f"tx-{number}")
         producer.produce(settings.kafka.half_topic, b"x" * 4_000, headers=headers)
-    assert producer.flush(60) == 0
+    assert producer.flush(DEADLINE_S) == 0
 
 
 def test_a_start_after_a_death_in_a_landing_takes_smaller_steps_until_that_is_landed(

@@ -27,6 +27,7 @@ from storage.tasks.kafka_reader import (
 from storage.wire.decode import KAFKA
 from tests.support.kafka_admin import admin_client
 from tests.support.slow_broker import SlowBroker
+from tests.support.wait import DEADLINE_S
 
 Unique = Callable[[str], str]
 
@@ -40,7 +41,7 @@ def source(broker: Broker) -> Iterator[KafkaSource]:
 
 def make_topic(broker: Broker, topic: str, partitions: int = 1, **config: str) -> AdminClient:
     admin = admin_client(broker.bootstrap_servers)
-    admin.create_topics([NewTopic(topic, partitions, config=config)])[topic].result(10)
+    admin.create_topics([NewTopic(topic, partitions, config=config)])[topic].result(DEADLINE_S)
     return admin
 
 
@@ -62,7 +63,7 @@ def write(
     for outcome in outcomes:
         if outcome == ".":
             plain.produce(topic, outcome, on_delivery=note)
-            assert plain.flush(60) == 0
+            assert plain.flush(DEADLINE_S) == 0
             continue
 
         if transactional is None:
@@ -70,7 +71,7 @@ def write(
             transactional.init_transactions(60)
         transactional.begin_transaction()
         transactional.produce(topic, outcome, on_delivery=note)
-        assert transactional.flush(60) == 0
+        assert transactional.flush(DEADLINE_S) == 0
         if outcome == "c":
             transactional.commit_transaction(60)
         else:
@@ -107,7 +108,7 @@ def test_records_are_as_they_were_written(
     headers = [("a", b"1"), ("none", None), ("a", b"\xff"), ("gr\u00fcn", b"")]
     producer.produce(topic, b"body", b"key", headers=headers, timestamp=17)
     producer.produce(topic, None, None, timestamp=18)
-    assert producer.flush(60) == 0
+    assert producer.flush(DEADLINE_S) == 0
 
     records = pa.Table.from_batches(read_records(source, [RecordRange(topic, 0, 0, 2)]), KAFKA)
     times = records["timestamp"].cast(pa.int64()).to_pylist()
@@ -145,7 +146,7 @@ def test_a_batch_that_unpacks_to_a_hundred_megabytes_is_read(
     )
     for _ in range(110):
         producer.produce(topic, bytes(990_000))
-    assert producer.flush(60) == 0
+    assert producer.flush(DEADLINE_S) == 0
 
     read = offsets_of(read_records(source, [RecordRange(topic, 0, 0, 110)]))
     assert read == list(range(110))
@@ -159,7 +160,7 @@ def test_one_consumer_is_kept_from_one_landing_to_the_next(
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     for number in range(2_000):
         producer.produce(topic, os.urandom(200), partition=number % 2)
-    assert producer.flush(60) == 0
+    assert producer.flush(DEADLINE_S) == 0
 
     kept = set()
     for start in range(0, 1_000, 100):
@@ -204,7 +205,7 @@ def test_offsets_that_are_gone_are_lost_input(
     topic = unique("gone")
     admin = make_topic(broker, topic)
     write(broker, topic, "." * 10)
-    admin.delete_records([TopicPartition(topic, 0, 4)])[TopicPartition(topic, 0)].result(10)
+    admin.delete_records([TopicPartition(topic, 0, 4)])[TopicPartition(topic, 0)].result(DEADLINE_S)
 
     for start, stop in ((0, 10), (3, 4), (20, 21)):
         with pytest.raises(UnreadRecordsError) as error:
@@ -223,7 +224,7 @@ def test_a_record_that_takes_longer_than_a_kafka_that_does_not_answer_is_read(
         make_topic(broker, "slow")
         producer = Producer({"bootstrap.servers": broker.link})
         producer.produce("slow", os.urandom(600_000))
-        assert producer.flush(60) == 0
+        assert producer.flush(DEADLINE_S) == 0
 
         close_consumer()
         broker.bytes_per_s = 200_000

@@ -14,6 +14,7 @@ from tests.support.epoch_harness import EpochHarness
 from tests.support.job import settings_for
 from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter
+from tests.support.wait import DEADLINE_S
 from txlake.protocol import COMMIT, PING
 
 TTL_MS = 5_000
@@ -30,7 +31,7 @@ def test_the_halves_of_an_op_queue_without_a_half_queue_are_known_until_t(
     topic = NewTopic(settings.kafka.op_topic, settings.kafka.queues + 1, config=config)
     admin = admin_client(broker.bootstrap_servers)
     for future in admin.create_topics([topic]).values():
-        future.result(10)
+        future.result(DEADLINE_S)
     wire = KafkaWriter(settings)
     at_ms = int(time.time() * 1000) + 600_000  # ahead of when the broker stores, however slow
     with EpochHarness(spark, settings) as rig:

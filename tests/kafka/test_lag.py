@@ -16,7 +16,7 @@ from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
 from tests.support.job import Job, running, settings_for
 from tests.support.kafka_writer import half_headers
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 from txlake import protocol as p
 
 Unique = Callable[[str], str]
@@ -49,7 +49,7 @@ def _fill(settings: Settings) -> None:
             )
             if n % 10_000 == 0:
                 producer.poll(0)
-    assert producer.flush(60) == 0
+    assert producer.flush(DEADLINE_S) == 0
     for queue in range(settings.kafka.queues):
         for first in range(0, HALVES_PER_QUEUE, ENDS_PER_OPERATION):
             offsets = range(first, first + ENDS_PER_OPERATION)
@@ -64,7 +64,7 @@ def _fill(settings: Settings) -> None:
                         partition=queue,
                         headers=list(p.operation_headers("g", decision, ids)),
                     )
-    assert producer.flush(60) == 0
+    assert producer.flush(DEADLINE_S) == 0
 
 
 def test_halves_that_were_ended_are_neither_asked_about_nor_given_up(

@@ -24,6 +24,7 @@ from pipelines.kafka_client.connection import Cluster
 from pipelines.local_broker.broker import Broker
 from tests.support.job import settings_for
 from tests.support.publishers import PublishedLake, publish_all
+from tests.support.wait import DEADLINE_S
 
 Unique = Callable[[str], str]
 _LACKING = (1, 3)  # which answers
@@ -148,7 +149,7 @@ def test_a_topic_that_is_deleted_again_is_not_waited_for_any_more(
     cluster.create_topic(connection.NewTopic(name, 1))
     assert name in cluster.topics()
 
-    cluster.admin.delete_topics([name])[name].result(timeout=30)
+    cluster.admin.delete_topics([name])[name].result(DEADLINE_S)
     assert cluster.describe_topics([name]) == {}
     assert name not in cluster.topics()
     with pytest.raises(KafkaAwayError, match=f"has no topic {name}"):

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from pipelines.local_broker.broker import Broker
 from tests.support.epoch_harness import EpochHarness
 from tests.support.job import settings_for
+from tests.support.wait import DEADLINE_S
 from txlake import Message
 from txlake._half import group_headers, message_headers
 
@@ -32,7 +33,7 @@ def test_two_tasks_share_the_records_of_one_queue(
             headers = message_headers(Message("orders", b""), group, f"t{number}", now_ms)
             producer.produce(settings.kafka.half_topic, b"{}", partition=0, headers=headers)
             producer.poll(0)
-        assert producer.flush(60) == 0
+        assert producer.flush(DEADLINE_S) == 0
         assert rig.run(time.time_ns() // 1_000_000) is not None
         offsets = rig.lake.read("half", ["queue_offset"])["queue_offset"].to_pylist()
     shares = [

@@ -28,7 +28,7 @@ from tests.support.job import Job, refusal, running, settings_for
 from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter
 from tests.support.operator import conf_of
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 from txlake.protocol import ACCEPT_LOSS, COMMIT
 
 Unique = Callable[[str], str]
@@ -53,13 +53,13 @@ class Cut:
         admin = admin_client(self.settings.kafka.bootstrap_servers)
         place = TopicPartition(topic, partition, offset)
         for future in admin.delete_records([place]).values():
-            future.result(10)
+            future.result(DEADLINE_S)
 
     def add_partition(self, topic: str, number: int) -> None:
         """Give a topic the partition of a number, as its last one."""
         admin = admin_client(self.settings.kafka.bootstrap_servers)
         for future in admin.create_partitions([NewPartitions(topic, number + 1)]).values():
-            future.result(10)
+            future.result(DEADLINE_S)
         self.wire = KafkaWriter(self.settings)  # one that has asked for the partitions keeps them
 
     def refusal(self) -> str:

@@ -13,6 +13,7 @@ from storage.lake.lake import Lake
 from storage.maintenance.merge import files_of
 from tests.support.job import Job, running, settings_for
 from tests.support.kafka_writer import KafkaWriter
+from tests.support.wait import DEADLINE_S
 from txlake import ConsumedMessage, Consumer
 from txlake.protocol import COMMIT, MAINTAIN
 
@@ -54,7 +55,7 @@ def test_a_job_keeps_its_tables_in_shape_and_goes_on_from_them(
         old = wire.half("old", body=b"old")
         commit_one(job, wire, names[0])
         with Consumer(job.lake.path, "group", ["orders"]) as consumer:
-            seen = consumer.poll(10.0)
+            seen = consumer.poll(DEADLINE_S)
             for name in names[1:]:
                 commit_one(job, wire, name)
             job.wait_for(lambda: file_counts(job)["epochs"] < 2 * len(names), "merges by itself")
@@ -63,7 +64,7 @@ def test_a_job_keeps_its_tables_in_shape_and_goes_on_from_them(
             assert [row["result"] for row in job.rows("admin") if row["command"] == MAINTAIN] == [
                 "accepted"
             ]
-            while len(seen) < len(names) and (more := consumer.poll(10.0)):
+            while len(seen) < len(names) and (more := consumer.poll(DEADLINE_S)):
                 seen += more
         assert is_whole(seen, names)
     # Now tasks of Spark read the merged files, and what they write is merged.
@@ -76,7 +77,7 @@ def test_a_job_keeps_its_tables_in_shape_and_goes_on_from_them(
         job.wait_for(lambda: file_counts(job)["half"] < 4, "merges of what tasks wrote")
         with Consumer(job.lake.path, "late", ["orders"]) as consumer:
             seen = []
-            while len(seen) < len(names) and (more := consumer.poll(10.0)):
+            while len(seen) < len(names) and (more := consumer.poll(DEADLINE_S)):
                 seen += more
         assert is_whole(seen, names)
     table = spark.read.format("delta").load(job.lake.table_path("topics/1"))

@@ -17,6 +17,7 @@ from pipelines.local_broker.broker import Broker
 from pipelines.settings import KafkaSettings
 from tests.support.in_memory_job import InMemoryJob
 from tests.support.kafka_admin import admin_client
+from tests.support.wait import DEADLINE_S
 
 Unique = Callable[[str], str]
 MIB = 1 << 20
@@ -26,7 +27,7 @@ COUNT = 120
 
 def make_topic(broker: Broker, topic: str) -> None:
     admin = admin_client(broker.bootstrap_servers)
-    admin.create_topics([NewTopic(topic, 1)])[topic].result(10)
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(DEADLINE_S)
 
 
 def test_checks_with_large_bodies_do_not_add_up(
@@ -71,7 +72,7 @@ def test_batches_of_records_end_by_their_bytes(broker: Broker, unique: Unique) -
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "compression.type": "zstd"})
     for _ in range(COUNT):
         producer.produce(topic, BODY)
-    assert producer.flush(60) == 0
+    assert producer.flush(DEADLINE_S) == 0
 
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
     batches = [

@@ -24,7 +24,7 @@ from pipelines.local_broker.broker import Broker
 from tests.support.job import running, settings_for
 from tests.support.kafka_admin import admin_client
 from tests.support.producers import CommitsWhenAsked, options_of
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 from txlake import (
     LocalTransactionState,
     Message,
@@ -54,13 +54,13 @@ def at_the_limit(topic: str, group: protocol.Headers, over: int = 0) -> Message:
 
 def make_topic(servers: str, topic: str, **config: str) -> None:
     admin = admin_client(servers)
-    admin.create_topics([NewTopic(topic, 1, config=config)])[topic].result(10)
+    admin.create_topics([NewTopic(topic, 1, config=config)])[topic].result(DEADLINE_S)
 
 
 def batch_bytes_max_of(servers: str, topic: str) -> int:
     admin = admin_client(servers)
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    config = admin.describe_configs([resource])[resource].result(10)
+    config = admin.describe_configs([resource])[resource].result(DEADLINE_S)
     return int(config["max.message.bytes"].value)
 
 
@@ -146,7 +146,7 @@ def test_a_topic_that_takes_less_is_warned_of_in_one_sentence(
     )
     resource = ConfigResource(ResourceType.TOPIC, half_topic, incremental_configs=[change])
     admin = admin_client(broker.bootstrap_servers)
-    admin.incremental_alter_configs([resource])[resource].result(10)
+    admin.incremental_alter_configs([resource])[resource].result(DEADLINE_S)
     wait_until(
         lambda: batch_bytes_max_of(broker.bootstrap_servers, half_topic) == KAFKAS_DEFAULT,
         "the changed setting",

@@ -44,7 +44,7 @@ def by_label(samples: Samples, name: str) -> dict[str, float]:
 def make_topic(broker: Broker, name: str) -> None:
     """Make a topic, as a producer of a group makes its check topic."""
     admin = admin_client(broker.bootstrap_servers)
-    admin.create_topics([NewTopic(name, 1)])[name].result(30)
+    admin.create_topics([NewTopic(name, 1)])[name].result(DEADLINE_S)
 
 
 def test_metrics_agree_with_the_tables_of_the_lake_and_are_true_from_the_start(

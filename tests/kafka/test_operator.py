@@ -21,7 +21,7 @@ from tests.support.operator import conf_of
 from txlake.protocol import CHECK_MAX_TOPIC, COMMIT, PING, UNDELIVERABLE_TOPIC
 
 NAME = "operator"
-WAIT = ("--wait-s", "30")
+WAIT = ("--wait-s", "240")
 IMMUNE = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "3600"}
 FAR_AHEAD = str(4_000_000_000_000)
 

@@ -15,6 +15,7 @@ from tests.support.job import Job, running, settings_for
 from tests.support.kafka_writer import KafkaWriter
 from tests.support.producers import options_of
 from tests.support.transaction_topics import TransactionTopics
+from tests.support.wait import DEADLINE_S
 from txlake import LakeQueueCounts, LocalTransactionState, Message, Producer, TransactionProducer
 from txlake.ordering import queue_for_key
 from txlake.protocol import CREATE_TOPIC
@@ -31,7 +32,7 @@ def test_a_key_is_where_kafkas_own_partitioner_puts_it(
     )
     for key in KEYS:
         producer.produce(topics.half, key=key.encode(), value=key.encode())
-    producer.flush(30)
+    producer.flush(DEADLINE_S)
 
     partitions = {(r.body or b"").decode(): r.partition for r in topics.records(topics.half)}
     assert partitions == {key: queue_for_key(key, 7) for key in KEYS}

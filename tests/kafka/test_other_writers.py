@@ -15,6 +15,7 @@ from storage.lake.lake import Lake
 from tests.support.job import running, settings_for
 from tests.support.kafka_writer import KafkaWriter
 from tests.support.transactions import commit, wait_for_bodies
+from tests.support.wait import DEADLINE_S
 from txlake import Consumer
 
 Unique = Callable[[str], str]
@@ -66,14 +67,14 @@ def test_optimize_and_vacuum_disturb_neither_the_job_nor_readers(
         reader = early.to_batches(columns=["body"])
         first = next(reader)
         with Consumer(job.lake.path, "group", ["orders"]) as consumer:
-            seen = consumer.poll(10.0, max_records=1)
+            seen = consumer.poll(DEADLINE_S, max_records=1)
             for n in range(2):
                 names.append(f"late {n}")
                 commit(wire, names[-1])
                 for table in tables:
                     optimize(spark, job.lake.table_path(table))
             wait_for_bodies(job, *names)
-            while len(seen) < len(names) and (more := consumer.poll(10.0)):
+            while len(seen) < len(names) and (more := consumer.poll(DEADLINE_S)):
                 seen += more
         places = Counter((m.queue_id, m.queue_offset) for m in seen)
         assert sorted((m.body or b"").decode() for m in seen) == sorted(names)

@@ -46,7 +46,7 @@ def test_messages_for_one_real_queue_share_a_half_queue_and_others_spread(
             producer.send_pipelined(Message("orders", b"asked", queue_id=number % 2), COMMIT)
             producer.send_pipelined(Message("orders", b"free"), COMMIT)
             producer.send_pipelined(Message("orders", b"free"), COMMIT)
-        assert producer.flush(20) == 0
+        assert producer.flush(DEADLINE_S) == 0
     halves = topics.records(topics.half)
     for queue_id in ("0", "1"):
         asked = {half.partition for half in halves if half.headers.get("REAL_QID") == queue_id}
@@ -63,7 +63,7 @@ def test_ends_are_collected_and_keep_their_order(
         for number in range(700):
             answer = answers[number // 5 % len(answers)]
             producer.send_pipelined(MESSAGE, answer, results.append)  # type: ignore[arg-type]
-        assert producer.flush(20) == 0
+        assert producer.flush(DEADLINE_S) == 0
     ops = topics.records(topics.op)
     assert len(ops) < 350
     states = {
@@ -98,9 +98,9 @@ def test_what_is_in_flight_is_bounded(
             producer.send_pipelined(MESSAGE, hold)
         assert producer.flush(0.05) == 3
         go_on.set()
-        assert producer.flush(20) == 0
+        assert producer.flush(DEADLINE_S) == 0
         producer.send_pipelined(MESSAGE, COMMIT)
-        assert producer.flush(20) == 0
+        assert producer.flush(DEADLINE_S) == 0
 
 
 def test_a_callback_may_send_and_may_fail(
@@ -116,7 +116,7 @@ def test_a_callback_may_send_and_may_fail(
             raise RuntimeError("the application's callback")
 
         producer.send_pipelined(MESSAGE, COMMIT, send_another)
-        assert producer.flush(20) == 0
+        assert producer.flush(DEADLINE_S) == 0
     assert [result.local_state for result in results] == [COMMIT] * 3
 
 
@@ -132,7 +132,7 @@ def test_several_threads_run_local_transactions_and_keep_each_queues_order(
     with make_producer(topics, listener, local_transaction_threads=3) as producer:
         for _ in range(300):
             producer.send_pipelined(MESSAGE, note)
-        assert producer.flush(20) == 0
+        assert producer.flush(DEADLINE_S) == 0
     for queue_id in range(4):
         offsets = [offset for queue, offset in ran if queue == queue_id]
         assert offsets == sorted(offsets)
@@ -166,7 +166,7 @@ def test_whatever_a_local_transaction_or_callback_raises_the_others_go_on(
         for number in range(20):
             producer.send_pipelined(MESSAGE, fail if number == 3 else COMMIT, results.append)
         producer.send_pipelined(MESSAGE, COMMIT, fail)
-        assert producer.flush(20) == 0
+        assert producer.flush(DEADLINE_S) == 0
 
     states = [result.local_state for result in results]
     assert sorted(states, key=str) == sorted([COMMIT] * 19 + [UNKNOWN], key=str)

@@ -12,6 +12,7 @@ from tests.support.kafka_admin import admin_client
 from tests.support.publishers import PublishedLake, PublisherThread, publish_all
 from tests.support.secure_broker import secure_broker
 from tests.support.two_brokers import two_brokers
+from tests.support.wait import DEADLINE_S
 
 Unique = Callable[[str], str]
 
@@ -66,7 +67,7 @@ def test_another_cluster_of_two_brokers_is_published_to_and_waited_for(
         lake.servers = servers
         with PublisherThread(settings) as publisher:
             publisher.wait_until(lambda: count(lake) == 4, "four are published")
-            topics = admin_client(servers).list_topics(timeout=30).topics
+            topics = admin_client(servers).list_topics(timeout=DEADLINE_S).topics
             leaders = {one.leader for one in topics[lake.destination()].partitions.values()}
             assert leaders == {1, 2}
 

@@ -32,7 +32,7 @@ from tests.support.metrics_client import ReportedHistory, reporter_of
 from tests.support.operator import said
 from tests.support.publishers import PublishedLake, offset_of, publish_all
 from tests.support.toml import toml_of
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 from txlake.errors import LakeError
 
 HOUR_NS = 3_600_000_000_000
@@ -185,7 +185,8 @@ def test_why_a_publisher_has_stopped_is_told_until_it_publishes_again(
     admin = admin_client(lake.servers)
     admin.delete_topics([lake.destination()])[lake.destination()].result()
     wait_until(
-        lambda: lake.destination() not in admin.list_topics(timeout=30).topics, "it is deleted"
+        lambda: lake.destination() not in admin.list_topics(timeout=DEADLINE_S).topics,
+        "it is deleted",
     )
     with pytest.raises(JobError) as refused:
         PublisherProcess(settings, settings.publish["main"]).run()

@@ -721,7 +721,7 @@ def test_progress_waits_for_room_behind_as_many_messages_as_the_client_holds(mak
     publish_all(settings)
     partition = TopicPartition(f"{lake.prefix}-progress", 0)
     consumer = Consumer({"bootstrap.servers": lake.servers, "group.id": lake.prefix})
-    _, before = consumer.get_watermark_offsets(partition, timeout=10)
+    _, before = consumer.get_watermark_offsets(partition, timeout=DEADLINE_S)
 
     narrow = {"queue.buffering.max.messages": 2}
     transactions = Transactions(settings.publish["main"], "another-lake", 1_000_000, **narrow)
@@ -732,7 +732,7 @@ def test_progress_waits_for_room_behind_as_many_messages_as_the_client_holds(mak
     transactions.close()
 
     def written() -> int:
-        _, after = consumer.get_watermark_offsets(partition, timeout=10)
+        _, after = consumer.get_watermark_offsets(partition, timeout=DEADLINE_S)
         return int(after - before)
 
     # Kafka says that a transaction is committed, and writes its marker then.
@@ -1094,7 +1094,9 @@ def delete_old_messages(lake: PublishedLake, count: int) -> None:
 def delete_topic(lake: PublishedLake, topic: str) -> None:
     admin = admin_client(lake.servers)
     admin.delete_topics([topic])[topic].result()
-    wait_until(lambda: topic not in admin.list_topics(timeout=30).topics, f"{topic} is deleted")
+    wait_until(
+        lambda: topic not in admin.list_topics(timeout=DEADLINE_S).topics, f"{topic} is deleted"
+    )
 
 
 def verified(lake: PublishedLake, *words: str, code: int = 0) -> str:

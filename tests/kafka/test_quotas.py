@@ -15,6 +15,7 @@ from confluent_kafka.cimpl import NewTopic
 from pipelines.cli.main import main
 from tests.support.kafka_admin import admin_client
 from tests.support.rights_broker import RightsBroker
+from tests.support.wait import DEADLINE_S
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 QUOTA_BYTES = 10_000
@@ -42,7 +43,7 @@ def waits_of(broker: RightsBroker, user: str) -> list[float]:
     producer = Producer(config)
     for _ in range(60):
         producer.produce(HALF_TOPIC, bytes(QUOTA_BYTES), partition=0)
-        assert producer.flush(120) == 0
+        assert producer.flush(DEADLINE_S) == 0
         if waits:
             break
     return waits
@@ -52,7 +53,7 @@ def test_a_group_that_floods_is_held_by_its_quota_and_no_other(tmp_path: Path) -
     with RightsBroker(tmp_path / "broker", ("flood", "calm")) as broker:
         admin = admin_client(broker.bootstrap_servers)
         for made in admin.create_topics([NewTopic(HALF_TOPIC, 1)]).values():
-            made.result(60)
+            made.result(DEADLINE_S)
         broker.give(
             {
                 "kind": "topic",

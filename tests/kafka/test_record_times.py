@@ -22,6 +22,7 @@ from tests.support.job import running, settings_for
 from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter, half_headers
 from tests.support.transactions import commit, wait_for_bodies
+from tests.support.wait import DEADLINE_S
 from txlake import protocol as p
 
 Unique = Callable[[str], str]
@@ -46,7 +47,7 @@ def alter(settings: Settings, configs: Mapping[str, str]) -> None:
         for topic in settings.kafka.topics().values()
     ]
     for future in admin.incremental_alter_configs(changed).values():
-        future.result(60)
+        future.result(DEADLINE_S)
 
 
 def write_at_impossible_times(settings: Settings) -> int:
@@ -64,7 +65,7 @@ def write_at_impossible_times(settings: Settings) -> int:
                 timestamp=at_ms,
                 on_delivery=lambda error, _: errors.append(error),
             )
-    producer.flush(120)
+    producer.flush(DEADLINE_S)
     assert errors == [None] * len(TIMES) * 4
     return len(errors)
 

@@ -31,6 +31,7 @@ from tests.support.epoch_harness import EpochHarness, rows_of
 from tests.support.job import settings_for
 from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter, half_headers
+from tests.support.wait import DEADLINE_S
 from txlake.protocol import CANCEL, COMMIT, CREATE_TOPIC, RESUME, ROLLBACK, UNKNOWN
 
 ANSWERING, SILENT = "answering", "silent"  # a producer group with a check topic, one without
@@ -112,7 +113,7 @@ def history(
     admin = admin_client(broker.bootstrap_servers)
     check_topic = f"{settings.kafka.check_topic_prefix}{ANSWERING}"
     for future in admin.create_topics([NewTopic(check_topic, 1)]).values():
-        future.result(10)
+        future.result(DEADLINE_S)
     made = History(spark, settings, folder, int(time.time() * 1000))
     with pytest.MonkeyPatch.context() as patch:
         _tell(made, KafkaWriter(settings), patch)

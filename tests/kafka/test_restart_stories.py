@@ -25,6 +25,7 @@ from tests.support.epoch_harness import EpochHarness
 from tests.support.job import settings_for
 from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter
+from tests.support.wait import DEADLINE_S
 from txlake.protocol import COMMIT, RESUME
 
 Unique = Callable[[str], str]
@@ -47,7 +48,7 @@ class Told:
         admin = admin_client(self.settings.kafka.bootstrap_servers)
         topic = NewTopic(f"{self.settings.kafka.check_topic_prefix}g", 1)
         for future in admin.create_topics([topic]).values():
-            future.result(10)
+            future.result(DEADLINE_S)
 
     def _new_rig(self) -> EpochHarness:
         rig = EpochHarness(self.spark, self.settings)

@@ -134,7 +134,7 @@ def test_each_role_does_its_work_and_nothing_else(
     admin = KafkaProducer({"bootstrap.servers": guarded.bootstrap_servers})
     for topic in TOPICS.values():  # so that whoever may read finds something
         admin.produce(topic, b"x", partition=0)
-    assert admin.flush(120) == 0
+    assert admin.flush(DEADLINE_S) == 0
     allowed = {user: ({*MAY_WRITE[user]}, {*MAY_READ[user]}) for user in MAY_WRITE}
     assert {user: found(guarded, user) for user in MAY_WRITE} == allowed
 
@@ -161,7 +161,7 @@ def produce_all(guarded: RightsBroker, settings: Settings, job: Job) -> None:
 def consumed(lake: str) -> None:
     """Read as a consumer does: it has no client of Kafka."""
     with Consumer(lake, "readers", ["orders"]) as consumer:
-        assert [message.body for message in consumer.poll(timeout_s=60)] == [b"one"]
+        assert [message.body for message in consumer.poll(timeout_s=DEADLINE_S)] == [b"one"]
         consumer.commit()
 
 
@@ -180,7 +180,7 @@ def found(guarded: RightsBroker, user: str) -> tuple[set[str], set[str]]:
             )
         except KafkaException as error:
             errors[kind] = error.args[0]
-    producer.flush(120)
+    producer.flush(DEADLINE_S)
     assert set(errors) == set(TOPICS)
     assert {error.code() for error in errors.values() if error} <= REFUSED
     can_write = {kind for kind, error in errors.items() if error is None}

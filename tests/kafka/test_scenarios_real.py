@@ -27,6 +27,7 @@ from tests.support.job import settings_for
 from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter, half_headers
 from tests.support.steps import world_of
+from tests.support.wait import DEADLINE_S
 from tests.unit.checker import (
     test_operations,
     test_operations_late,
@@ -95,7 +96,7 @@ class Play:
         }
         checks = [NewTopic(f"{kafka.check_topic_prefix}{group}", 1) for group in groups - {SILENT}]
         for future in admin.create_topics([*wide, *checks]).values():
-            future.result(10)
+            future.result(DEADLINE_S)
 
     def _send(self, topic: str, queue: int, value: bytes, headers: Any, at_ms: int) -> int:
         stored: list[int] = []
@@ -107,7 +108,7 @@ class Play:
             timestamp=at_ms,
             on_delivery=lambda error, message: stored.append(message.offset()),
         )
-        assert self._producer.flush(10) == 0
+        assert self._producer.flush(DEADLINE_S) == 0
         return stored[0]
 
     def _send_half(self, queue: int, half: Row) -> None:

@@ -26,6 +26,7 @@ from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter, half_headers
 from tests.support.operator import conf_of
 from tests.support.producers import options_of
+from tests.support.wait import DEADLINE_S
 from txlake import (
     CheckedMessage,
     HalfMessage,
@@ -202,7 +203,7 @@ def test_an_operators_end_is_signed_by_an_operators_key(world: World) -> None:
             "--conf",
             world.conf(),
             "--wait-s",
-            "30",
+            "240",
         )
         assert "the job says: ROLLED_BACK, cause operator" in told
         assert "SIG" not in told
@@ -255,7 +256,7 @@ def codecs(broker: Broker, topic: str) -> set[int]:
 def job_topics(settings: Settings) -> set[str]:
     """Return the topics that Kafka has."""
     admin = admin_client(settings.kafka.bootstrap_servers)
-    return set(admin.list_topics(timeout=10).topics)
+    return set(admin.list_topics(timeout=DEADLINE_S).topics)
 
 
 WRITES = ["half", "op", "catalog", "topics/1", "outcomes", "conflicts", "pending", "epochs comm"]

@@ -37,7 +37,7 @@ from tests.support.job import Job, refusal, running, settings_for
 from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter
 from tests.support.operator import conf_of, said
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 from txlake.protocol import COMMIT
 
 Unique = Callable[[str], str]
@@ -179,7 +179,7 @@ def _alter(broker: Broker, topic: str, name: str, value: str) -> None:
     change = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
     for future in admin.incremental_alter_configs([resource]).values():
-        future.result(10)
+        future.result(DEADLINE_S)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_a_half_topic_that_grows_before_the_op_topic_stops_the_running_job_in_on
 
 def _grow(admin: AdminClient, topic: str, partitions: int) -> None:
     for future in admin.create_partitions([NewPartitions(topic, partitions)]).values():
-        future.result(10)
+        future.result(DEADLINE_S)
 
 
 def test_a_topic_that_keeps_less_than_the_lake_is_warned_of_once(
@@ -311,7 +311,7 @@ def test_fewer_op_partitions_than_half_partitions_are_refused(
         NewTopic(settings.kafka.op_topic, 2, config=config),
     ]
     for future in admin.create_topics(topics).values():
-        future.result(10)
+        future.result(DEADLINE_S)
     error = refusal(settings)
     assert isinstance(error, StartError)
     assert "2 partitions" in str(error) and "has 3" in str(error)
@@ -328,9 +328,10 @@ def test_a_deleted_topic_stops_the_job_and_says_what_is_lost(
         job.wait_for_rows("half", 1)
     admin = admin_client(broker.bootstrap_servers)
     for future in admin.delete_topics([settings.kafka.half_topic]).values():
-        future.result(10)
+        future.result(DEADLINE_S)
     wait_until(
-        lambda: settings.kafka.half_topic not in admin.list_topics(timeout=5).topics, "deletion"
+        lambda: settings.kafka.half_topic not in admin.list_topics(timeout=DEADLINE_S).topics,
+        "deletion",
     )
     if is_made_again:
         Job(settings).prepare_topics()
@@ -354,7 +355,7 @@ def test_records_deleted_before_they_landed_stop_the_job_and_are_named(
         wire.half("lost")
     admin = admin_client(broker.bootstrap_servers)
     for future in admin.delete_records([TopicPartition(settings.kafka.half_topic, 0, 3)]).values():
-        future.result(10)
+        future.result(DEADLINE_S)
     error = refusal(settings)
     assert isinstance(error, LostInputError)
     assert "offsets 1 to 2" in str(error)

@@ -109,7 +109,7 @@ def test_many_are_resumed_and_ended_at_once(
 ) -> None:
     settings = settings_for(broker, tmp_path / "lake", "bulk", transaction={"check_max": 0})
     conf, wire = conf_of(settings, tmp_path), KafkaWriter(settings)
-    by = ("--reason", "ticket 4711", "--actor", "ada", "--yes", "--wait-s", "30")
+    by = ("--reason", "ticket 4711", "--actor", "ada", "--yes", "--wait-s", "240")
     with running(settings, verifies=False) as job:
         for number in range(3):
             wire.half(f"dead-{number}", queue=number % 2, group="dead")

@@ -13,7 +13,7 @@ import pytest
 from pipelines.local_broker.broker import Broker
 from tests.support.scripted_producer import ScriptedListener, make_producer
 from tests.support.transaction_topics import TransactionTopics
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 from txlake import (
     HalfMessage,
     LocalTransactionState,
@@ -117,7 +117,7 @@ def test_what_is_no_answer_is_unknown_and_is_said(
         result = producer.send_message_in_transaction(MESSAGE, answer)
         done: list[Any] = []
         producer.send_pipelined(MESSAGE, answer, done.append)
-        assert producer.flush(20) == 0
+        assert producer.flush(DEADLINE_S) == 0
     assert (result.local_state, result.remark, result.operation_sent) == (UNKNOWN, remark, True)
     assert (done[0].local_state, done[0].remark) == (UNKNOWN, remark)
     for op in topics.records(topics.op):
@@ -137,10 +137,10 @@ def test_a_half_too_large_for_the_broker_runs_no_local_transaction(
         with pytest.raises(SendError, match=r"not stored: KafkaError.*SIZE") as refused:
             producer.send_message_in_transaction(large, COMMIT)
         transaction_id = producer.send_pipelined(large, COMMIT, done.append)
-        producer.flush(20)
+        producer.flush(DEADLINE_S)
         producer.send_pipelined(large, COMMIT)
         with pytest.raises(SendError, match="1 transaction could not be begun"):
-            producer.flush(20)
+            producer.flush(DEADLINE_S)
     assert listener.halves == []
     assert isinstance(done[0], SendError)
     assert done[0].transaction_id == transaction_id
@@ -159,7 +159,7 @@ def test_of_a_set_that_could_not_be_stored_whole_the_stored_part_is_rolled_back(
     with make_producer(topics, listener, client={"batch.num.messages": 1}) as producer:
         with pytest.raises(SendError) as failure:
             producer.send_messages_in_transaction([MESSAGE, Message("orders", b"x" * 4000)], COMMIT)
-        producer.flush(20)
+        producer.flush(DEADLINE_S)
     assert listener.halves == []
     (op,) = topics.records(topics.op)
     assert (op.headers["TRAN_TYPE"], op.half_offsets) == ("12", [0])
@@ -207,7 +207,7 @@ def test_a_broker_that_goes_away_fails_the_half_or_leaves_the_end_to_a_check(
             producer.send_message_in_transaction(MESSAGE, COMMIT)
         done: list[Any] = []
         producer.send_pipelined(MESSAGE, COMMIT, done.append)
-        assert producer.flush(20) == 0
+        assert producer.flush(DEADLINE_S) == 0
         assert re.match(NOT_CONFIRMED, str(done[0]))
         assert len(listener.halves) == ran
         started = time.monotonic()

@@ -127,7 +127,7 @@ def test_a_jvm_that_outlives_its_python_keeps_the_lake_until_it_is_dead(other: J
     assert other.process.wait(DEADLINE_S) == -signal.SIGKILL
     assert f":{other.process.pid}:" in refusal(Job(other.settings))
     other.process.signal(signal.SIGCONT)  # the JVM may write for a moment more
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + DEADLINE_S
     while True:
         second = Job(other.settings).start()
         try:

@@ -78,7 +78,7 @@ class Cluster:
         for process in self._processes:
             kill_children(process.pid)
             process.kill()
-            process.wait(30)
+            process.wait(_DEADLINE_S)
 
     def _start(self, name: str, kind: str, *arguments: str) -> None:
         folder = self.folder / name

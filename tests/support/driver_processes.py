@@ -17,9 +17,7 @@ from typing import Any
 import click
 
 from pipelines.cli.main import known_errors
-from tests.support.wait import wait_until
-
-_DEADLINE_S = 120.0
+from tests.support.wait import DEADLINE_S, wait_until
 
 
 def stop_here() -> None:
@@ -45,7 +43,7 @@ class DriverProcess:
             states = [_state(task) for task in Path(f"/proc/{self._process.pid}/task").iterdir()]
             return all(state == "T" for state in states)
 
-        wait_until(is_stopped, "the driver stops itself", _DEADLINE_S, seen=self.said)
+        wait_until(is_stopped, "the driver stops itself", DEADLINE_S, seen=self.said)
 
     def go_on(self) -> None:
         """Wakes the process."""
@@ -54,7 +52,7 @@ class DriverProcess:
 
     def require_end(self, code: int) -> None:
         """Waits until it has ended by itself, with an exit code."""
-        self._process.join(_DEADLINE_S)
+        self._process.join(DEADLINE_S)
         assert self._process.exitcode == code, (self._process.exitcode, self.said())
 
     def said(self) -> str:

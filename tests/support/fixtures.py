@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.wait import DEADLINE_S
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -43,7 +45,7 @@ def require_no_default_topics(servers: str) -> None:
     from tests.support.kafka_admin import admin_client
     from txlake.protocol import ADMIN_TOPIC, HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC
 
-    topics = admin_client(servers).list_topics(timeout=30).topics
+    topics = admin_client(servers).list_topics(timeout=DEADLINE_S).topics
     shared = topics.keys() & {ADMIN_TOPIC, HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC}
     assert not shared, f"a test made {sorted(shared)} on the broker that tests share"
 

@@ -7,6 +7,7 @@ import urllib.request
 from dataclasses import dataclass
 
 from pipelines.local_server.ports import Reservation
+from tests.support.wait import DEADLINE_S
 
 
 @dataclass
@@ -22,7 +23,7 @@ def get(port: int, path: str, host: str = "127.0.0.1", method: str = "GET") -> A
     """Ask a server."""
     request = urllib.request.Request(f"http://{host}:{port}{path}", method=method)
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:  # noqa: S310
             return Answer(answer.status, answer.headers["Content-Type"], answer.read().decode())
     except urllib.error.HTTPError as error:
         with error:

@@ -8,6 +8,7 @@ from typing import ClassVar
 from confluent_kafka import Producer
 
 from pipelines.settings import Settings
+from tests.support.wait import DEADLINE_S
 from txlake import protocol as p
 
 Header = tuple[str, bytes | None]
@@ -68,7 +69,7 @@ class KafkaWriter:
             headers=list(headers),
             on_delivery=report,
         )
-        assert self._producer.flush(10) == 0, f"no report for a record to {topic}"
+        assert self._producer.flush(DEADLINE_S) == 0, f"no report for a record to {topic}"
         return offsets[0]
 
     def half(

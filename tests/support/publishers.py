@@ -31,11 +31,10 @@ from storage.rows import milliseconds
 from tests.support.in_memory_job import InMemoryJob
 from tests.support.kafka_admin import admin_client
 from tests.support.topic_names import topics_named
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 from txlake import protocol as p
 
 Row = dict[str, Any]
-_DEADLINE_S = 120.0
 _MARKERS_S = 2.0
 BEFORE, WITHIN, AFTER = "before the commit", "within the commit", "after the commit"
 
@@ -159,7 +158,7 @@ def consumed(servers: str, topic: str, isolation: str = "read_committed") -> lis
     )
 
     try:
-        partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+        partitions = consumer.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
         if isolation == "read_committed":
             _wait_for_markers(servers, [TopicPartition(topic, number) for number in partitions])
         consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
@@ -168,7 +167,7 @@ def consumed(servers: str, topic: str, isolation: str = "read_committed") -> lis
         read = []
 
         while open_partitions:
-            message = consumer.poll(60)
+            message = consumer.poll(DEADLINE_S)
             assert message is not None, f"{topic}: nothing came of {open_partitions}"
             error = message.error()
             if error is None:
@@ -288,7 +287,7 @@ class KilledPublisher:
 
     def require_end(self, code: int) -> None:
         """Waits until it has ended, with an exit code; that of a signal is negative."""
-        self._process.join(_DEADLINE_S)
+        self._process.join(DEADLINE_S)
         assert self._process.exitcode == code, (self._process.exitcode, self.said())
 
     def is_suspended(self) -> bool:

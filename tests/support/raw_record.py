@@ -11,6 +11,8 @@ import struct
 import time
 from collections.abc import Sequence
 
+from tests.support.wait import DEADLINE_S
+
 _PRODUCE = 0
 _PRODUCE_VERSION = 3
 _NO_ERROR = 0
@@ -39,7 +41,7 @@ def write_raw_record(
     )
     request = struct.pack(">hhi", _PRODUCE, _PRODUCE_VERSION, 1) + _text("raw") + body
 
-    with socket.create_connection((host, int(port)), timeout=20) as connection:
+    with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as connection:
         connection.sendall(struct.pack(">i", len(request)) + request)
         (size,) = struct.unpack(">i", _read(connection, 4))
         answer = _read(connection, size)

@@ -22,7 +22,7 @@ from pipelines.jvm.java import java_binary
 from pipelines.local_broker.broker import Broker
 from pipelines.local_server.server import HOST
 from tests.support.kafka_admin import admin_client
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 
 PASSWORD = "of a test"
 _ANY: dict[str, Any] = {"name": None, "principal": None, "host": None}
@@ -94,7 +94,7 @@ class RightsBroker(Broker):
         admin = admin_client(self.bootstrap_servers)
         bindings = [AclBinding(*of_row) for of_row in _parts(rows)]
         for future in admin.create_acls(bindings).values():
-            future.result(60)
+            future.result(DEADLINE_S)
         wanted = {_key(binding) for binding in bindings}
         wait_until(lambda: wanted <= _held(admin), "the rights hold")
 
@@ -103,7 +103,7 @@ class RightsBroker(Broker):
         admin = admin_client(self.bootstrap_servers)
         filters = [AclBindingFilter(*of_row) for of_row in _parts(rows)]
         for future in admin.delete_acls(filters).values():
-            future.result(60)
+            future.result(DEADLINE_S)
         taken = {_key(one) for one in filters}
         wait_until(lambda: not taken & _held(admin), "the rights are gone")
 
@@ -133,7 +133,7 @@ def _held(admin: AdminClient) -> set[tuple[object, ...]]:
         permission_type=AclPermissionType.ANY,
         **_ANY,
     )
-    return {_key(one) for one in admin.describe_acls(everything).result(60)}
+    return {_key(one) for one in admin.describe_acls(everything).result(DEADLINE_S)}
 
 
 def _key(binding: AclBinding | AclBindingFilter) -> tuple[object, ...]:

@@ -18,6 +18,7 @@ from pipelines.local_server.server import HOST
 from tests.support.certificates import LOOPBACK, Authority, Certificate
 from tests.support.kafka_admin import admin_client
 from tests.support.token_server import TokenServer
+from tests.support.wait import DEADLINE_S
 
 USER, PASSWORD = "alice", '"hidden from all" with \\ in it'
 _SASL = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
@@ -69,7 +70,7 @@ class SecureBroker(Broker):
             info = ScramCredentialInfo(kind, 4096)
             change = UserScramCredentialUpsertion(USER, info, password.encode())
             for future in admin.alter_user_scram_credentials([change]).values():
-                future.result(30)
+                future.result(DEADLINE_S)
 
     def _prepare(self, java_command: list[str]) -> list[str]:
         ours = [f"{name}://{self.address(name)}" for name in LISTENERS]

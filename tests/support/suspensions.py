@@ -37,6 +37,7 @@ from tests.support.fault_points import FaultPoints
 from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter
 from tests.support.maintenance_rounds import NOW_GONE, parquet_files
+from tests.support.wait import DEADLINE_S
 from txlake.protocol import COMMIT
 
 BEFORE, WITHIN, AFTER = "about to be done", "drafted", "just done"
@@ -140,7 +141,7 @@ def story_of(
     admin = admin_client(settings.kafka.bootstrap_servers)
     check_topic = f"{settings.kafka.check_topic_prefix}{ANSWERING}"
     for future in admin.create_topics([NewTopic(check_topic, 1)]).values():
-        future.result(10)
+        future.result(DEADLINE_S)
     story = LightStory(None, settings, folder, int(time.time() * 1000), uri, options or {})
     with driver(story.log("begin"), _begin, story) as first:
         first.require_end(0)

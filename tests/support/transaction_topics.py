@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.cimpl import NewTopic
 
 from tests.support.kafka_admin import admin_client
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 from txlake import ProducerOptions, protocol
 
 
@@ -45,9 +44,11 @@ class TransactionTopics:
     def make(self, topic: str, partitions: int, **config: str) -> None:
         config = {"message.timestamp.type": "LogAppendTime", **config}
         new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=config)
-        self._admin.create_topics([new])[topic].result(30)
+        self._admin.create_topics([new])[topic].result(DEADLINE_S)
         # Made is not yet known everywhere: a client may hear for a moment that there is no such.
-        wait_until(lambda: topic in self._admin.list_topics(timeout=10).topics, f"no {topic}")
+        wait_until(
+            lambda: topic in self._admin.list_topics(timeout=DEADLINE_S).topics, f"no {topic}"
+        )
 
     def options(self, **options: Any) -> ProducerOptions:
         return ProducerOptions(
@@ -71,9 +72,10 @@ class TransactionTopics:
 
         try:
             ends = {}
-            for partition in consumer.list_topics(topic, timeout=10).topics[topic].partitions:
+            known = consumer.list_topics(topic, timeout=DEADLINE_S).topics
+            for partition in known[topic].partitions:
                 at = TopicPartition(topic, partition)
-                low, high = consumer.get_watermark_offsets(at, timeout=10)
+                low, high = consumer.get_watermark_offsets(at, timeout=DEADLINE_S)
                 if low < high:
                     ends[partition] = high
 
@@ -81,7 +83,7 @@ class TransactionTopics:
             records = []
 
             while ends:
-                message = consumer.poll(10)
+                message = consumer.poll(DEADLINE_S)
                 assert message is not None, f"{topic}: {ends} were not reached"
                 assert message.error() is None, message.error()
                 record = _record(message)
@@ -95,9 +97,13 @@ class TransactionTopics:
 
     def wait_for(self, topic: str, is_enough: Callable[[list[Record]], bool]) -> list[Record]:
         """Read a topic until it holds enough, or fail saying what it holds."""
-        deadline = time.monotonic() + 20
-        while not is_enough(records := self.records(topic)):
-            assert time.monotonic() < deadline, f"{topic} holds {records}"
+        records: list[Record] = []
+
+        def look() -> bool:
+            records[:] = self.records(topic)
+            return is_enough(records)
+
+        wait_until(look, f"enough records in {topic}", seen=lambda: records)
         return records
 
     def ask(
@@ -129,7 +135,7 @@ class TransactionTopics:
             headers=list(headers.items()),
             on_delivery=lambda error, _record: errors.append(error),
         )
-        producer.flush(10)
+        producer.flush(DEADLINE_S)
         assert errors == [None]
 
 
