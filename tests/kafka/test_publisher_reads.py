@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -58,14 +59,16 @@ def open_transaction(broker: Broker, unique: Callable[[str], str]) -> Iterator[T
 def test_a_read_takes_as_long_as_records_come_and_as_its_caller_takes(
     broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "_OPEN_S", 2.0)
+    taken_s = 0.0
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + taken_s)
+    monkeypatch.setattr(reading, "time", clock)
     servers = broker.bootstrap_servers
     write(servers, topic, 0, 30)
     spans = begins_and_ends(Cluster(servers, {}), [(topic, 0)])
 
     read = []
     for message in read_committed(servers, {}, *spans):
-        time.sleep(0.1)
+        taken_s += 2 * reading._OPEN_S  # by the caller, for each record
         read.append(message.value())
     assert read == [b"v%d" % number for number in range(30)]
 

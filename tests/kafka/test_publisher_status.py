@@ -39,10 +39,10 @@ HOUR_NS = 3_600_000_000_000
 Unique = Callable[[str], str]
 
 
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits less for a Kafka that does not answer."""
-    monkeypatch.setattr(connection, "REQUEST_TIMEOUT_S", 2.0)
+@pytest.fixture
+def be_impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return what lets this test wait less, for a Kafka that is not there."""
+    return lambda: monkeypatch.setattr(connection, "REQUEST_TIMEOUT_S", 2.0)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def member_of(settings: Settings, lake_id: str) -> Member:
 
 
 def test_status_names_each_problem_of_a_publisher(
-    lake: PublishedLake, monkeypatch: pytest.MonkeyPatch
+    lake: PublishedLake, monkeypatch: pytest.MonkeyPatch, be_impatient: Callable[[], None]
 ) -> None:
     def problems(**publishers: dict[str, Any]) -> dict[str, str]:
         conf = lake.path.parent / "job.toml"
@@ -111,6 +111,7 @@ def test_status_names_each_problem_of_a_publisher(
         publish_all(settings)
     assert problems() == {"publisher_stopped": f"publisher main has stopped: {refused.value}"}
 
+    be_impatient()
     unknown = problems(main={"bootstrap_servers": "127.0.0.1:1"})
     assert list(unknown) == ["publisher_unknown"]
     assert unknown["publisher_unknown"].startswith(
@@ -240,7 +241,7 @@ def test_a_publisher_that_has_nothing_to_publish_takes_back_why_it_had_stopped(
 
 
 def test_a_scrape_has_each_publisher_without_the_request_that_can_end_the_job(
-    lake: PublishedLake, monkeypatch: pytest.MonkeyPatch
+    lake: PublishedLake, monkeypatch: pytest.MonkeyPatch, be_impatient: Callable[[], None]
 ) -> None:
     settings = lake.settings(main={}, far={"bootstrap_servers": "127.0.0.1:1"})
     lake.send({"body": b"one", "real_queue_id": 1})
@@ -253,10 +254,14 @@ def test_a_scrape_has_each_publisher_without_the_request_that_can_end_the_job(
         publish_all(settings)
 
     monkeypatch.delattr(MemberGroup, "describe")
+    be_impatient()
     watch = PublisherWatch(settings, lambda: True)
-    watch.read_once()
-    is_known = [status.unknown_reason is None for status in watch.statuses]
-    assert is_known == [True, False], watch.statuses
+
+    def are_known() -> list[bool]:
+        watch.read_once()
+        return [status.unknown_reason is None for status in watch.statuses]
+
+    wait_until(lambda: are_known() == [True, False], "one of two", seen=lambda: watch.statuses)
     told = ReportedHistory(reporter_of())
     told.reporter._publishers = watch
     samples = told.tell(History()).samples()
@@ -290,7 +295,7 @@ def _active(watch: PublisherWatch) -> str | None:
 
 
 def test_explain_says_where_and_when_a_message_was_published_or_that_it_is_not_yet(
-    lake: PublishedLake,
+    lake: PublishedLake, be_impatient: Callable[[], None]
 ) -> None:
     settings = lake.settings()
     conf = lake.path.parent / "job.toml"
@@ -338,13 +343,14 @@ def test_explain_says_where_and_when_a_message_was_published_or_that_it_is_not_y
     text, (told,) = explained(2)
     assert "main is past it" in text and told["kafka_offset"] is None
 
+    be_impatient()
     conf.write_text(toml_of(lake.values(main={"bootstrap_servers": "127.0.0.1:1"})))
     assert "nobody knows whether publisher main has published it: Kafka at" in explained(0)[0]
     assert "publish" not in said("tx", "explain", "half:0-0", "--lake", str(lake.path))
 
 
 def test_explain_of_a_set_reads_the_progress_of_a_topic_once_and_asks_a_silent_kafka_once(
-    lake: PublishedLake, monkeypatch: pytest.MonkeyPatch
+    lake: PublishedLake, monkeypatch: pytest.MonkeyPatch, be_impatient: Callable[[], None]
 ) -> None:
     conf = lake.path.parent / "job.toml"
     conf.write_text(toml_of(lake.values()))
@@ -362,6 +368,7 @@ def test_explain_of_a_set_reads_the_progress_of_a_topic_once_and_asks_a_silent_k
     assert said("tx", "explain", "half:0-0", "--conf", str(conf)).count("published by main") == 5
     assert len(reads) == 1
 
+    be_impatient()
     conf.write_text(toml_of(lake.values(main={"bootstrap_servers": "127.0.0.1:1"})))
     text = said("tx", "explain", "half:0-0", "--conf", str(conf))
     assert text.count("nobody knows whether publisher main has published it: Kafka at") == 5

@@ -11,7 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -23,14 +24,16 @@ from deltalake import DeltaTable
 
 from pipelines.jvm.jars import class_path
 from pipelines.local_broker.broker import Broker
+from pipelines.publish import retention
 from pipelines.publish.committed import CommittedEpochs
 from pipelines.publish.destination import Destination
 from pipelines.publish.errors import FencedError, PublishError, RefusedRecordError
 from pipelines.publish.records import Record
-from pipelines.publish.retention import PublishedPositions
+from pipelines.publish.retention import PublishedPositions, read_positions
 from pipelines.publish.status import read_publishers
 from pipelines.publish.transactions import Transactions
 from pipelines.publish.verification import verify_published
+from pipelines.settings import Settings
 from storage.lake.progress import read_progress
 from storage.maintenance.limits import Retention
 from storage.maintenance.maintenance import Maintenance
@@ -49,6 +52,7 @@ from tests.support.publishers import (
     new_turn,
     offset_of,
     publish_all,
+    wait_for_markers,
 )
 from tests.support.toml import toml_of
 from tests.support.wait import DEADLINE_S
@@ -156,12 +160,15 @@ def test_kill_9_around_a_commit_neither_loses_nor_doubles(
 def test_one_that_sleeps_longer_than_its_transaction_may_is_fenced_by_the_next(
     make: Make, tmp_path: Path
 ) -> None:
-    lake = make(transaction_timeout_ms=1_000)
+    lake = make()
     lake.send(*orders(6))
 
-    log = tmp_path / "log"
-    with killed_publisher(log, lake.values(), BEFORE, 2, signal.SIGSTOP) as sleeper:
+    # The others have time, however slow the machine is.
+    values, log = lake.values(main={"transaction_timeout_ms": 1_000}), tmp_path / "log"
+    with killed_publisher(log, values, BEFORE, 2, signal.SIGSTOP) as sleeper:
         wait_until(sleeper.is_suspended, "the first publisher sleeps", seen=sleeper.said)
+        sleeps_at = time.monotonic()
+        wait_until(lambda: time.monotonic() - sleeps_at > 1.0, "longer than it may")
         assert publish_all(lake.settings()) == 6
         lake.send(*orders(2, first=6))
         sleeper.go_on()
@@ -178,17 +185,29 @@ def test_transactions_that_take_too_long_get_smaller_until_they_end_in_time(
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    send = Transactions.send
+    begin, send, commit = Transactions.begin, Transactions.send, Transactions.commit
+    sent: Counter[str] = Counter()  # in this transaction, by Kafka topic
 
-    def slowly(records: Iterable[Record]) -> Iterator[Record]:
-        for record in records:
-            time.sleep(0.1)
-            yield record
+    def begin_anew(self: Transactions) -> None:
+        sent.clear()
+        begin(self)
 
-    def send_slowly(self: Transactions, topic: str, queue: int, records: Iterable[Record]) -> int:
-        return send(self, topic, queue, slowly(records))
+    def count_sent(self: Transactions, topic: str, queue: int, records: Iterable[Record]) -> int:
+        count = send(self, topic, queue, records)
+        sent[topic] += count
+        return count
 
-    monkeypatch.setattr(Transactions, "send", send_slowly)
+    def commit_slowly(self: Transactions) -> None:
+        """Commit more than six messages only when Kafka has aborted them."""
+        if sent.total() > 6:
+            assert not self._producer.flush(DEADLINE_S)
+            for topic in sent:
+                wait_for_markers(own.bootstrap_servers, topic, range(4))
+        commit(self)
+
+    monkeypatch.setattr(Transactions, "begin", begin_anew)
+    monkeypatch.setattr(Transactions, "send", count_sent)
+    monkeypatch.setattr(Transactions, "commit", commit_slowly)
     monkeypatch.setattr("pipelines.publish.process._FENCED_S", 0.1)
     looks = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 100}
     with Broker(tmp_path / "broker", properties=looks) as own:
@@ -243,7 +262,10 @@ def test_a_message_transaction_is_one_instant(make: Make, monkeypatch: pytest.Mo
     assert seen == [(0, 0), (3, 2), (5, 3), (6, 3), (7, 3)]
 
 
-def test_what_a_clean_up_of_the_log_hides_from_a_quick_look_is_published(make: Make) -> None:
+def test_what_a_clean_up_of_the_log_hides_from_a_quick_look_is_published(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.publish.publisher._SURE_LOOK_S", 3_600.0)  # a slow test is quick
     lake = make()
     settings = lake.settings()
     lake.send(*orders(3))
@@ -720,6 +742,7 @@ def test_progress_waits_for_room_behind_as_many_messages_as_the_client_holds(mak
     settings = lake.settings()
     publish_all(settings)
     partition = TopicPartition(f"{lake.prefix}-progress", 0)
+    wait_for_markers(lake.servers, partition.topic, [0])  # else it comes behind `before`
     consumer = Consumer({"bootstrap.servers": lake.servers, "group.id": lake.prefix})
     _, before = consumer.get_watermark_offsets(partition, timeout=DEADLINE_S)
 
@@ -783,7 +806,16 @@ def test_a_publisher_goes_on_when_its_broker_comes_back(tmp_path: Path) -> None:
         lake.require_published()
 
 
-def test_retention_knows_what_is_published_when_kafka_has_said_so(make: Make) -> None:
+def test_retention_knows_what_is_published_when_kafka_has_said_so(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_answer = threading.Event()
+
+    def read_later(settings: Settings) -> dict[str, dict[int, int] | None]:
+        assert may_answer.wait(DEADLINE_S)
+        return read_positions(settings)
+
+    monkeypatch.setattr(retention, "read_positions", read_later)
     lake = make()
     lake.send(*orders(3, real_queue_id=1))
     second = {"destination": f"{lake.prefix}-second-{{topic}}", "topics": ["orders"]}
@@ -797,6 +829,7 @@ def test_retention_knows_what_is_published_when_kafka_has_said_so(make: Make) ->
 
     positions = PublishedPositions(settings)
     assert positions("topics/1") == {}
+    may_answer.set()
     positions.wait(DEADLINE_S)
     assert positions("topics/1") == {0: 0, 1: 3, 2: 1, 3: 0}
     assert positions("topics/2") is None, "nobody publishes audit"
