@@ -26,6 +26,7 @@ COMMIT = LocalTransactionState.COMMIT_MESSAGE
 ROLLBACK = LocalTransactionState.ROLLBACK_MESSAGE
 UNKNOWN = LocalTransactionState.UNKNOWN
 MESSAGE = Message("orders", b"one")
+pytestmark = pytest.mark.usefixtures("patient_producers")
 
 
 @pytest.fixture
@@ -59,7 +60,8 @@ def test_ends_are_collected_and_keep_their_order(
 ) -> None:
     answers = [COMMIT, COMMIT, COMMIT, ROLLBACK, COMMIT, UNKNOWN, COMMIT]
     results: list[TransactionSendResult] = []
-    with make_producer(topics, listener, operation_linger_ms=20) as producer:
+    # So long that a slow machine cuts few of them short.
+    with make_producer(topics, listener, operation_linger_ms=2_000) as producer:
         for number in range(700):
             answer = answers[number // 5 % len(answers)]
             producer.send_pipelined(MESSAGE, answer, results.append)  # type: ignore[arg-type]
@@ -83,7 +85,7 @@ def test_ends_are_collected_and_keep_their_order(
 
 
 def test_what_is_in_flight_is_bounded(
-    topics: TransactionTopics, listener: ScriptedListener
+    topics: TransactionTopics, listener: ScriptedListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()
 
@@ -91,9 +93,10 @@ def test_what_is_in_flight_is_bounded(
         go_on.wait(DEADLINE_S)
         return COMMIT
 
-    with make_producer(topics, listener, in_flight_max=3, send_timeout_ms=3_000) as producer:
+    with make_producer(topics, listener, in_flight_max=3) as producer:
         for _ in range(3):
             producer.send_pipelined(MESSAGE, hold)
+        monkeypatch.setattr(producer, "_timeout_s", 0.5)  # of a call, not of a half to Kafka
         with pytest.raises(SendError, match="3 transactions in flight"):
             producer.send_pipelined(MESSAGE, hold)
         assert producer.flush(0.05) == 3

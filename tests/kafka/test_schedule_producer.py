@@ -20,6 +20,7 @@ COMMIT = LocalTransactionState.COMMIT_MESSAGE
 ROLLBACK = LocalTransactionState.ROLLBACK_MESSAGE
 UNKNOWN = LocalTransactionState.UNKNOWN
 MESSAGE = Message("orders", b"one")
+pytestmark = pytest.mark.usefixtures("patient_producers")
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def test_plain_and_delayed_messages_go_to_their_schedule_partition(
 def test_a_schedule_partition_that_is_missing_is_an_error(topics: TransactionTopics) -> None:
     topics.make(topics.schedule, 1)
     with (
-        Producer(topics.bootstrap_servers, options=topics.options(send_timeout_ms=5000)) as plain,
+        Producer(topics.bootstrap_servers, options=topics.options()) as plain,
         pytest.raises(SendError, match=r"^1 message, not all stored: ") as refused,
     ):
         plain.send(Message("orders", b"", delay_level=2))

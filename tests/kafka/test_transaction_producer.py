@@ -19,6 +19,7 @@ from txlake import (
     LocalTransactionState,
     Message,
     SendError,
+    TransactionProducer,
     TransactionSendResult,
     UnknownTopicError,
     protocol,
@@ -28,6 +29,7 @@ COMMIT = LocalTransactionState.COMMIT_MESSAGE
 ROLLBACK = LocalTransactionState.ROLLBACK_MESSAGE
 UNKNOWN = LocalTransactionState.UNKNOWN
 MESSAGE = Message("orders", b"one")
+pytestmark = pytest.mark.usefixtures("patient_producers")
 NOT_CONFIRMED = (
     "^the half was not confirmed: KafkaError.*; it may be stored all the same: then the job asks "
     "the producer group how its transaction ended$"
@@ -179,6 +181,14 @@ def test_a_missing_half_topic_runs_no_local_transaction(
     assert listener.halves == []
 
 
+def result_of(producer: TransactionProducer, arg: Any) -> TransactionSendResult | None:
+    """Send a message in a transaction; None if the half was not confirmed in time."""
+    try:
+        return producer.send_message_in_transaction(MESSAGE, arg)
+    except SendError:
+        return None
+
+
 def test_a_broker_that_goes_away_fails_the_half_or_leaves_the_end_to_a_check(
     tmp_path: Any,
     unique: Callable[[str], str],
@@ -190,7 +200,7 @@ def test_a_broker_that_goes_away_fails_the_half_or_leaves_the_end_to_a_check(
         topics = TransactionTopics(own.bootstrap_servers, unique("gone"))
         topics.make(topics.check_prefix + "shop", 1)
         producer = make_producer(topics, listener, send_timeout_ms=3_000, close_timeout_ms=3_000)
-        producer.send_message_in_transaction(MESSAGE, COMMIT)
+        wait_until(lambda: result_of(producer, COMMIT), "a half within its short send_timeout_ms")
 
         # Its third client, the consumer of checks, is there once a check has come.
         topics.ask("shop", (0, "9"), "t9")
@@ -200,7 +210,7 @@ def test_a_broker_that_goes_away_fails_the_half_or_leaves_the_end_to_a_check(
             own.stop()
             return COMMIT
 
-        result = producer.send_message_in_transaction(MESSAGE, stop_broker)
+        result = wait_until(lambda: result_of(producer, stop_broker), "another one")
         assert (result.local_state, result.operation_sent) == (COMMIT, False)
         ran = len(listener.halves)
         with pytest.raises(SendError, match=NOT_CONFIRMED):
@@ -261,24 +271,29 @@ def test_close_finishes_the_transaction_of_another_thread_or_leaves_it_at_its_ti
 
     def run(_half: HalfMessage) -> LocalTransactionState:
         has_begun.set()
-        go_on.wait(60)
+        go_on.wait(DEADLINE_S)
         return COMMIT
 
     results: list[TransactionSendResult] = []
-    producer = make_producer(topics, listener, close_timeout_ms=60_000 if is_in_time else 100)
+    producer = make_producer(
+        topics,
+        listener,
+        close_timeout_ms=int(DEADLINE_S * 1_000) if is_in_time else 100,
+        send_timeout_ms=int(2 * DEADLINE_S * 1_000),
+    )
     sending = threading.Thread(
         target=lambda: results.append(producer.send_message_in_transaction(MESSAGE, run))
     )
     closing = threading.Thread(target=producer.close)
     sending.start()
-    assert has_begun.wait(60)
+    assert has_begun.wait(DEADLINE_S)
     closing.start()
-    closing.join(2.0 if is_in_time else 60.0)
+    closing.join(2.0 if is_in_time else DEADLINE_S)
     assert closing.is_alive() is is_in_time
 
     go_on.set()
-    sending.join(20)  # less than send_timeout_ms
-    closing.join(20)
+    sending.join(DEADLINE_S)  # less than send_timeout_ms
+    closing.join(DEADLINE_S)
     assert [(result.local_state, result.operation_sent) for result in results] == [
         (COMMIT, is_in_time)
     ]
@@ -288,7 +303,8 @@ def test_close_finishes_the_transaction_of_another_thread_or_leaves_it_at_its_ti
 def test_a_local_transaction_that_closes_its_producer_waits_for_nothing(
     topics: TransactionTopics, listener: ScriptedListener
 ) -> None:
-    producer = make_producer(topics, listener)
+    long_ms = int(DEADLINE_S * 1_000)
+    producer = make_producer(topics, listener, close_timeout_ms=long_ms, send_timeout_ms=long_ms)
 
     def close(_half: HalfMessage) -> LocalTransactionState:
         producer.close()
@@ -296,5 +312,5 @@ def test_a_local_transaction_that_closes_its_producer_waits_for_nothing(
 
     started = time.monotonic()
     result = producer.send_message_in_transaction(MESSAGE, close)
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < DEADLINE_S / 2
     assert (result.local_state, result.operation_sent) == (COMMIT, False)

@@ -62,6 +62,12 @@ def no_progress_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipelines.progress._LINE_EVERY_S", math.inf)
 
 
+@pytest.fixture
+def patient_producers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the first send of a producer wait for a busy broker, which it asks for 5 s otherwise."""
+    monkeypatch.setattr("txlake._kafka._METADATA_TIMEOUT_S", DEADLINE_S)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def no_query_is_left() -> Iterator[None]:
     """Stop the queries that a module's jobs left: one that was given up goes on in the JVM.
