@@ -6,6 +6,7 @@ wrong at the start in test_start.py.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -81,29 +82,34 @@ def test_a_half_topic_that_is_made_again_stops_the_running_job(
 
 
 def test_records_that_retention_deletes_before_they_land_stop_the_running_job(
-    broker: Broker, tmp_path: Path, unique: Unique
+    broker: Broker, tmp_path: Path, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Rare triggers: the records can be deleted before the job looks.
-    settings = settings_for(
-        broker,
-        tmp_path / "lake",
-        unique("retention"),
-        stream={"trigger_interval_ms": 10_000, "cores_percent": 1},
-    )
+    land_batch, may_land = EpochRunner.land_batch, threading.Event()
+    may_land.set()
+
+    def land_then(epochs: EpochRunner, ends: Mapping[Partition, int]) -> LandedBatch:
+        assert may_land.wait(DEADLINE_S)
+        return land_batch(epochs, ends)
+
+    monkeypatch.setattr(EpochRunner, "land_batch", land_then)
+    settings = settings_for(broker, tmp_path / "lake", unique("retention"))
     job = Job(settings).start()
     try:
         wire = KafkaWriter(settings)
         wire.half("landed")
         job.wait_for_rows("half", 1)
         job.wait_for(lambda: job.plans, "the epoch's commit")
+        may_land.clear()
         for _ in range(3):
             wire.half("lost")
         admin = admin_client(broker.bootstrap_servers)
         place = TopicPartition(settings.kafka.half_topic, 0, 3)
         for future in admin.delete_records([place]).values():
             future.result(DEADLINE_S)
+        may_land.set()
         wait_until(lambda: not job.is_running(), "the job stops", seen=lambda: job.error)
     finally:
+        may_land.set()
         job.stop()
     assert isinstance(job.error, LostInputError), job.error
     assert "offsets 1 to 2" in str(job.error)

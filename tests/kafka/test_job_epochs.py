@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from pipelines.epoch.runner import EpochRunner
+from pipelines.epoch.runner import EpochRunner, LandedBatch, PlannedEpoch, StepTimer
 from pipelines.job.stream import QUERY_NAME, Stream
+from pipelines.kafka_client.connection import Partition
 from pipelines.local_broker.broker import Broker
 from pipelines.replay.verification import verify as replay_verified
 from storage.lake.aging import advance_floor
@@ -24,7 +25,7 @@ from storage.schemas import STATE_TABLES
 from tests.support.epoch_harness import EpochHarness
 from tests.support.job import Job, live_query, running, settings_for
 from tests.support.kafka_writer import KafkaWriter
-from tests.support.wait import DEADLINE_S
+from tests.support.wait import DEADLINE_S, wait_until
 from txlake.protocol import (
     COMMIT,
     ROLLBACK,
@@ -102,13 +103,22 @@ def test_an_idle_job_does_not_read_the_lake_for_its_floor(
 def test_a_backlog_is_read_ahead_and_its_epochs_stay_one_after_another(
     broker: Broker, tmp_path: Path, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finish = EpochRunner.finish
+    finish, land_batch = EpochRunner.finish, EpochRunner.land_batch
+    landed: list[StepTimer] = []
 
-    def slowly(*epoch: Any) -> None:
-        time.sleep(0.3)  # longer than Spark needs from one micro-batch to the next
-        finish(*epoch)
+    def land(epochs: EpochRunner, ends: Mapping[Partition, int]) -> LandedBatch:
+        batch = land_batch(epochs, ends)
+        landed.append(batch.timer)
+        return batch
 
-    monkeypatch.setattr(EpochRunner, "finish", slowly)
+    def finish_later(epochs: EpochRunner, epoch: PlannedEpoch) -> None:
+        """Finish the first epoch when the second one is read, however long Spark takes for it."""
+        if epoch.plan.epoch == 1:
+            wait_until(lambda: landed[-1] is not epoch.timer, "the next one is read")
+        finish(epochs, epoch)
+
+    monkeypatch.setattr(EpochRunner, "land_batch", land)
+    monkeypatch.setattr(EpochRunner, "finish", finish_later)
     settings = settings_for(
         broker,
         tmp_path / "lake",
@@ -155,7 +165,8 @@ def test_what_spark_shows_agrees_with_the_lake(
         assert query.name.startswith(QUERY_NAME)
 
         def read() -> int:
-            kafka = [s for s in query.lastProgress["sources"] if "Kafka" in s["description"]]
+            sources = (query.lastProgress or {"sources": []})["sources"]
+            kafka = [source for source in sources if "Kafka" in source["description"]]
             ends = [json.loads(source["endOffset"]) for source in kafka]
             return sum(offset for end in ends for of in end.values() for offset in of.values())
 
@@ -169,14 +180,24 @@ def test_what_spark_shows_agrees_with_the_lake(
             if row["state"] == "committed"
         }
     store = spark.sparkContext._jsc.sc().statusStore()  # type: ignore[union-attr]
-    jobs = store.jobsList(None)
-    described = [jobs.apply(n).description() for n in range(jobs.size())]
-    texts = {found.get() for found in described if found.isDefined()}
-    for epoch, work in epochs.items():
-        if work["landed_tasks"]:
-            assert f"epoch {epoch}: land, {work['landed_tasks']} tasks" in texts
-        if work["delivered_tasks"]:
-            assert f"epoch {epoch}: deliver, 1 task" in texts
+
+    def missing() -> set[str]:
+        """Return what Spark does not show: it hears of its own jobs a moment later."""
+        jobs = store.jobsList(None)
+        described = [jobs.apply(n).description() for n in range(jobs.size())]
+        return expected - {found.get() for found in described if found.isDefined()}
+
+    expected = {
+        f"epoch {epoch}: land, {work['landed_tasks']} tasks"
+        for epoch, work in epochs.items()
+        if work["landed_tasks"]
+    }
+    expected |= {
+        f"epoch {epoch}: deliver, 1 task"
+        for epoch, work in epochs.items()
+        if work["delivered_tasks"]
+    }
+    wait_until(lambda: not missing(), "Spark shows all", seen=missing)
     assert any(work["landed_tasks"] and work["landed_bytes"] for work in epochs.values())
 
 
