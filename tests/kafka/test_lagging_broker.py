@@ -23,8 +23,9 @@ from pipelines.kafka_client.admin import KafkaAdmin
 from pipelines.kafka_client.connection import Cluster
 from pipelines.local_broker.broker import Broker
 from tests.support.job import settings_for
+from tests.support.kafka_admin import admin_client
 from tests.support.publishers import PublishedLake, publish_all
-from tests.support.wait import DEADLINE_S
+from tests.support.wait import DEADLINE_S, wait_until
 
 Unique = Callable[[str], str]
 _LACKING = (1, 3)  # which answers
@@ -150,6 +151,8 @@ def test_a_topic_that_is_deleted_again_is_not_waited_for_any_more(
     assert name in cluster.topics()
 
     cluster.admin.delete_topics([name])[name].result(DEADLINE_S)
+    told = admin_client(broker.bootstrap_servers).list_topics
+    wait_until(lambda: name not in told(timeout=DEADLINE_S).topics, "the broker knows that")
     assert cluster.describe_topics([name]) == {}
     assert name not in cluster.topics()
     with pytest.raises(KafkaAwayError, match=f"has no topic {name}"):

@@ -60,6 +60,11 @@ class Cut:
         admin = admin_client(self.settings.kafka.bootstrap_servers)
         for future in admin.create_partitions([NewPartitions(topic, number + 1)]).values():
             future.result(DEADLINE_S)
+        topics = admin.list_topics
+        wait_until(
+            lambda: number in topics(timeout=DEADLINE_S).topics[topic].partitions,
+            "the broker knows it",
+        )
         self.wire = KafkaWriter(self.settings)  # one that has asked for the partitions keeps them
 
     def refusal(self) -> str:

@@ -22,7 +22,7 @@ from tests.support.job import running, settings_for
 from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter, half_headers
 from tests.support.transactions import commit, wait_for_bodies
-from tests.support.wait import DEADLINE_S
+from tests.support.wait import DEADLINE_S, wait_until
 from txlake import protocol as p
 
 Unique = Callable[[str], str]
@@ -48,6 +48,13 @@ def alter(settings: Settings, configs: Mapping[str, str]) -> None:
     ]
     for future in admin.incremental_alter_configs(changed).values():
         future.result(DEADLINE_S)
+
+    def are_known() -> bool:
+        described = admin.describe_configs(changed)
+        found = [future.result(DEADLINE_S) for future in described.values()]
+        return all(one[name].value == value for one in found for name, value in configs.items())
+
+    wait_until(are_known, "the broker knows them")
 
 
 def write_at_impossible_times(settings: Settings) -> int:

@@ -261,6 +261,10 @@ def test_a_half_topic_that_grows_before_the_op_topic_stops_the_running_job_in_on
 def _grow(admin: AdminClient, topic: str, partitions: int) -> None:
     for future in admin.create_partitions([NewPartitions(topic, partitions)]).values():
         future.result(DEADLINE_S)
+    wait_until(
+        lambda: len(admin.list_topics(timeout=DEADLINE_S).topics[topic].partitions) == partitions,
+        "the broker knows them",
+    )
 
 
 def test_a_topic_that_keeps_less_than_the_lake_is_warned_of_once(
