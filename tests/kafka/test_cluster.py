@@ -111,9 +111,12 @@ def limit_files(executor: psutil.Process, bytes_max: int) -> None:
 
 
 def kill_one(processes: list[psutil.Process]) -> bool:
+    """Kill the first one; returns whether there was one, and had not ended by itself."""
     for chosen in processes[:1]:
-        chosen.send_signal(signal.SIGKILL)
-    return bool(processes)
+        with suppress(psutil.NoSuchProcess):
+            chosen.send_signal(signal.SIGKILL)
+            return True
+    return False
 
 
 def test_traffic_and_kills_on_a_cluster_lose_nothing_and_double_nothing(

@@ -40,9 +40,8 @@ class Cluster:
         # Of all its JVMs: what those that a test kills cannot delete is in the cluster's folder.
         self.java_options = f"{QUICK_JAVA} -Djava.io.tmpdir={folder}"
         self._processes: list[subprocess.Popen[bytes]] = []
-        held = Reservation(HOST, 0)
-        self.port = held.ports[0]
-        held.release()
+        self._held = Reservation(HOST, 0)
+        self.port = self._held.ports[0]
 
     @property
     def master(self) -> str:
@@ -79,6 +78,7 @@ class Cluster:
             kill_children(process.pid)
             process.kill()
             process.wait(_DEADLINE_S)
+        self._held.release()
 
     def _start(self, name: str, kind: str, *arguments: str) -> None:
         folder = self.folder / name

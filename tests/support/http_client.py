@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pipelines.local_server.ports import Reservation
 from tests.support.wait import DEADLINE_S
 
+_HELD: list[Reservation] = []  # until this process ends
+
 
 @dataclass
 class Answer:
@@ -31,7 +33,7 @@ def get(port: int, path: str, host: str = "127.0.0.1", method: str = "GET") -> A
 
 
 def free_port() -> int:
-    """Return a port of loopback at which nobody listens."""
+    """Return a port of loopback at which nobody listens; no other process gets it."""
     held = Reservation("127.0.0.1", 0)
-    held.release()
+    _HELD.append(held)
     return held.ports[0]
