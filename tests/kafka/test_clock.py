@@ -115,11 +115,11 @@ def test_a_machine_that_slept_or_was_set_is_right_if_it_agrees_with_the_broker(
     wall.shift_s = 0.0
 
     clocks.compare(OwnPings())
-    assert abs(clock.raw_ms() / 1000 - time.time()) < 10.0
+    assert abs(clock.raw_ms() / 1000 - time.time()) < TWO_HOURS_S / 2
 
     wall.shift_s = slept_s  # without the broker: what is counted from the start is right
     clocks.compare(OwnPings())
-    assert abs(clock.raw_ms() / 1000 - time.time()) < 10.0
+    assert abs(clock.raw_ms() / 1000 - time.time()) < TWO_HOURS_S / 2
 
 
 def test_a_lake_that_is_ahead_of_both_clocks_is_named_with_what_that_means(

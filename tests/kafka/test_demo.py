@@ -81,11 +81,18 @@ def ends_of(lake: Path, topic: str) -> Counter[tuple[str, str]]:
     return Counter((row["outcome"], row["cause"]) for row in rows if row["real_topic"] == topic)
 
 
-def disagreements_now(lake: Path) -> list[str]:
+def by_outcome(ends: Counter[tuple[str, str]]) -> Counter[str]:
+    """Count ends by their outcome alone."""
+    found: Counter[str] = Counter()
+    for (outcome, _), count in ends.items():
+        found[outcome] += count
+    return found
+
+
+def disagreements_now(lake: Path, killed: str) -> list[str]:
     """Look again at what a demo left, its Kafka aside, and give what does not agree."""
     folders = Folders(lake)
     seen = Sources(folders.lake, folders.orders, folders.points).look()
-    (killed,) = [one for one, cause in seen.causes.items() if cause == "check_answer"]
     return disagreements(replace(seen, killed=killed, published=seen.committed))
 
 
@@ -110,12 +117,12 @@ def agreed_numbers(output: str) -> tuple[int, int, int]:
     return committed, refused, reminders
 
 
-def check_notebooks(paths: list[Path], lake: Path, delivered: int) -> None:
+def check_notebooks(paths: list[Path], lake: Path, answered: int, delivered: int) -> None:
     """Run notebooks on the demo's lake: they show the same numbers."""
     shown = run(together(paths), TXLAKE_LAKE=str(lake))
     assert [one.text for one in shown if one.kind == "error"] == []
     (ends,) = [one.rows for one in shown if one.rows and one.rows[0][-1] == "the first one"]
-    assert ("COMMITTED", "check_answer", "1") in [row[:3] for row in ends]
+    assert ("COMMITTED", "check_answer", str(answered)) in [row[:3] for row in ends]
     (numbers,) = [dict(one.rows) for one in shown if one.rows and one.rows[0] == ("what", "number")]
     assert int(numbers["messages delivered"]) == delivered
 
@@ -161,17 +168,20 @@ def test_demo_agrees_with_itself_and_what_it_says_to_try_next_works(
     assert "points service killed between its database and its offsets" in output
     assert "check-back: the restarted order service was asked" in output
     assert f"{reminders} after " in output
-    assert ends_of(lake, "orders") == {
-        ("COMMITTED", "check_answer"): 1,
-        ("COMMITTED", "operation"): committed - 1,
-        ("DISCARDED", "check_max"): 1,
-        ("ROLLED_BACK", "operation"): refused,
+    # The killed one was asked about; on a busy machine others are, too, that took longer than 5 s.
+    orders, with_reminder = ends_of(lake, "orders"), ends_of(lake, "reminders")
+    assert orders["COMMITTED", "check_answer"] >= 1
+    assert by_outcome(orders) == {
+        "COMMITTED": committed,
+        "DISCARDED": 1,
+        "ROLLED_BACK": refused,
     }
-    assert ends_of(lake, "reminders") == {
-        ("COMMITTED", "operation"): reminders,
-        ("ROLLED_BACK", "operation"): refused,  # only lamps run out, and each has a reminder
+    assert by_outcome(with_reminder) == {
+        "COMMITTED": reminders,
+        "ROLLED_BACK": refused,  # only lamps run out, and each has a reminder
     }
-    check_notebooks(notebooks, lake, committed + reminders)
+    answered = (orders + with_reminder)["COMMITTED", "check_answer"]
+    check_notebooks(notebooks, lake, answered, committed + reminders)
     assert list(temp.iterdir()) == []
     assert processes_that_name(tmp_path) == []
     told = try_what_it_says(output)
@@ -180,11 +190,12 @@ def test_demo_agrees_with_itself_and_what_it_says_to_try_next_works(
     assert "DISCARDED, cause check_max" in told
 
     # What it compares is read from where it says: one row less somewhere is one sentence more.
-    assert disagreements_now(lake) == []
+    (killed,) = re.findall(r" after \d+ orders: (\S+) is in its", " ".join(output.split()))
+    assert disagreements_now(lake, killed) == []
     with closing(sqlite3.connect(Folders(lake).points)) as database, database:
         (lost,) = database.execute("SELECT transaction_id FROM points LIMIT 1").fetchone()
         database.execute("DELETE FROM points WHERE transaction_id = ?", (lost,))
-    assert disagreements_now(lake) == [f"{lost}: order in SQLite, but not points row"]
+    assert disagreements_now(lake, killed) == [f"{lost}: order in SQLite, but not points row"]
 
 
 def test_demo_interrupted_leaves_no_process_and_no_temporary_file(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -83,11 +84,16 @@ def missing(lake: Path) -> list[str]:
 
 
 def modes(folder: Path) -> dict[str, str]:
-    """Return the modes of a folder and of all in it, as `ls` shows them."""
-    return {
-        str(path.relative_to(folder)): stat.filemode(path.lstat().st_mode)
-        for path in (folder, *folder.rglob("*"))
-    }
+    """Return the modes of a folder and of all in it, as `ls` shows them.
+
+    What is deleted meanwhile is left out.
+    """
+    found = {}
+    for parent, folders, files in os.walk(folder):
+        for path in (Path(parent), *(Path(parent, name) for name in (*folders, *files))):
+            with suppress(FileNotFoundError):
+                found[str(path.relative_to(folder))] = stat.filemode(path.lstat().st_mode)
+    return found
 
 
 def _is_right(mode: str) -> bool:

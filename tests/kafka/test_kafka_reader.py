@@ -220,6 +220,7 @@ def test_a_record_that_takes_longer_than_a_kafka_that_does_not_answer_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_reader, "_NO_RECORD_S", 0.5)
+    monkeypatch.setattr(kafka_reader, "_ANSWER_S", DEADLINE_S)
     with SlowBroker(tmp_path) as broker:
         make_topic(broker, "slow")
         producer = Producer({"bootstrap.servers": broker.link})
