@@ -26,7 +26,7 @@ from storage.verify.run import verify
 from tests.support.crash_scenario import ANSWERING, WRITES, CrashScenario
 from tests.support.epoch_harness import rows_of, tables_of
 from tests.support.fault_points import Crash, FaultPoints, SeenError
-from tests.support.job import settings_for
+from tests.support.job import PATIENT, settings_for
 from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter
 from tests.support.wait import DEADLINE_S
@@ -54,7 +54,7 @@ def story(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         broker,
         folder / "before",
         f"crashes-{time.time_ns()}",
-        transaction={"check_max": 1},
+        transaction={**PATIENT, "check_max": 1},
         lake={"pending_snapshot_epochs": 3},
     )
     admin = admin_client(broker.bootstrap_servers)

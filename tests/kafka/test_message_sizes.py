@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from pipelines.kafka_client.admin import KafkaAdmin
 from pipelines.kafka_client.connection import producer_config
 from pipelines.local_broker.broker import Broker
-from tests.support.job import running, settings_for
+from tests.support.job import PATIENT, running, settings_for
 from tests.support.kafka_admin import admin_client
 from tests.support.producers import CommitsWhenAsked, options_of
 from tests.support.wait import DEADLINE_S, wait_until
@@ -71,7 +71,9 @@ def test_a_record_at_the_limit_is_asked_about_and_delivered_and_one_byte_more_is
     name = unique("sizes")
     with Broker(tmp_path / "broker", message_bytes_max=KAFKAS_DEFAULT) as own:
         servers = own.bootstrap_servers
-        settings = settings_for(own, tmp_path / "lake", name)
+        # Asked once, and answered however slowly.
+        asked_once = {**PATIENT, "check_interval_ms": 3_600_000}
+        settings = settings_for(own, tmp_path / "lake", name, transaction=asked_once)
         options, prefix = options_of(settings), f"{name}-check-"
         make_topic(servers, f"{prefix}small", **{"max.message.bytes": "30000"})
         shop, small = CommitsWhenAsked(), CommitsWhenAsked()
@@ -81,6 +83,8 @@ def test_a_record_at_the_limit_is_asked_about_and_delivered_and_one_byte_more_is
             TransactionProducer(servers, "small", small, options=options) as other,
             Producer(servers, options=options) as plain,
         ):
+            topics = admin_client(servers).list_topics
+            wait_until(lambda: f"{prefix}shop" in topics(timeout=DEADLINE_S).topics, "its topic")
             fits = at_the_limit("orders", group_headers("shop"))
             with pytest.raises(MessageError, match=TOO_LARGE):
                 producer.send_message_in_transaction(

@@ -28,7 +28,7 @@ from pipelines.settings import Settings
 from storage.lake.lake import Lake
 from storage.verify.run import verify as verify_invariants
 from tests.support.epoch_harness import EpochHarness, rows_of
-from tests.support.job import settings_for
+from tests.support.job import PATIENT, settings_for
 from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter, half_headers
 from tests.support.wait import DEADLINE_S
@@ -107,7 +107,7 @@ def history(
         broker,
         folder / "lake",
         f"replay-{time.time_ns()}",
-        transaction={"check_max": 1},
+        transaction={**PATIENT, "check_max": 1},
         lake={"pending_snapshot_epochs": 3},
     )
     admin = admin_client(broker.bootstrap_servers)

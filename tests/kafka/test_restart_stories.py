@@ -22,7 +22,7 @@ from pipelines.settings import Settings
 from storage.lake.lake import Lake
 from storage.verify.run import verify
 from tests.support.epoch_harness import EpochHarness
-from tests.support.job import settings_for
+from tests.support.job import PATIENT, settings_for
 from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter
 from tests.support.wait import DEADLINE_S
@@ -93,7 +93,7 @@ def told(
         tmp_path / "lake",
         unique("story"),
         lake={"pending_snapshot_epochs": interval},
-        transaction={"check_max": 1, "check_interval_ms": 1_000, "late_end_policy": "reject"},
+        transaction={**PATIENT, "check_max": 1, "late_end_policy": "reject"},
     )
     story = Told(spark, settings, restarts)
     yield story

@@ -23,7 +23,7 @@ from storage.verify.run import verify
 from tests.support.cases import Case, Result
 from tests.support.epoch_harness import EpochHarness
 from tests.support.history import SILENT, Row
-from tests.support.job import settings_for
+from tests.support.job import PATIENT, settings_for
 from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter, half_headers
 from tests.support.steps import world_of
@@ -214,7 +214,7 @@ def test_the_lake_says_what_the_vector_expects(
         broker,
         tmp_path / "lake",
         unique("vectors"),
-        transaction={**values, "ask_timeout_ms": 10_000},
+        transaction={**values, **PATIENT},
         security={"require_transaction_id": parameters["require_transaction_id"]},
         stream={"deliveries": "executors"},
     )

@@ -21,7 +21,7 @@ from storage.lake.lake import Lake
 from storage.verify.run import verify as verify_invariants
 from tests.support.epoch_harness import EpochHarness
 from tests.support.fault_points import Crash, FaultPoints
-from tests.support.job import Job, running, settings_for
+from tests.support.job import PATIENT, Job, running, settings_for
 from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter, half_headers
 from tests.support.operator import conf_of
@@ -214,7 +214,9 @@ def test_an_operators_end_is_signed_by_an_operators_key(world: World) -> None:
 def test_a_forged_check_asks_nobody_and_a_signed_one_is_answered(
     world: World, broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = world.settings("new", "old")
+    # Asked once, and answered however slowly: a second answer would be a duplicate.
+    asked_once = {**PATIENT, "check_interval_ms": 3_600_000}
+    settings = world.settings("new", "old", transaction=asked_once)
     wire, shop = KafkaWriter(settings), Shop()
     topic = p.check_topic("shop", settings.kafka.check_topic_prefix)
     headers = [

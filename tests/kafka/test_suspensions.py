@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from pipelines.local_broker.broker import Broker
-from tests.support.job import settings_for
+from tests.support.job import PATIENT, settings_for
 from tests.support.suspensions import (
     AFTER,
     BEFORE,
@@ -52,7 +52,7 @@ def story(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         broker,
         folder,
         f"suspensions-{time.time_ns()}",
-        transaction={"check_max": 1},
+        transaction={**PATIENT, "check_max": 1},
         lake={"pending_snapshot_epochs": 3},
     )
     yield story_of(settings, folder)
