@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 from deltalake import write_deltalake
 
 from tests.support.lake_factory import LakeFactory, places, poll_all
+from tests.support.session_clock import SessionClock
 from txlake import Consumer, GroupBusyError, StaleGenerationError, UnknownTopicError
 from txlake._consumer_offsets import SCHEMA, ConsumerOffsets
 
@@ -23,6 +22,11 @@ def orders(tmp_path: Path) -> LakeFactory:
     lake = LakeFactory(tmp_path / "lake")
     lake.make_topic("orders", 2)
     return lake
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SessionClock:
+    return SessionClock(monkeypatch)
 
 
 def test_a_second_consumer_of_a_group_is_told_who_has_the_queues(orders: LakeFactory) -> None:
@@ -51,6 +55,7 @@ def test_a_queue_that_the_topic_does_not_have_is_refused(orders: LakeFactory) ->
         Consumer(orders.path, "points", ["orders"], queues={"orders": [2]})
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_consumer_that_died_is_replaced_and_can_no_longer_commit(orders: LakeFactory) -> None:
     orders.deliver("orders", {0: 4})
     dead = Consumer(orders.path, "points", ["orders"], queues=BOTH, session_timeout_ms=300)
@@ -74,21 +79,24 @@ def test_a_consumer_that_died_is_replaced_and_can_no_longer_commit(orders: LakeF
     new.close()
 
 
-def test_polling_keeps_the_queues_without_a_commit(orders: LakeFactory) -> None:
+def test_polling_keeps_the_queues_without_a_commit(
+    orders: LakeFactory, clock: SessionClock
+) -> None:
     with Consumer(
         orders.path, "points", ["orders"], queues=BOTH, session_timeout_ms=4_000
     ) as consumer:
-        deadline = time.monotonic() + 5.0
-        while time.monotonic() < deadline:
-            consumer.poll(0.05)
+        for _ in range(9):
+            clock.pass_s(1.0)
+            consumer.poll(0.0)
             with pytest.raises(GroupBusyError):
                 Consumer(orders.path, "points", ["orders"], queues=BOTH, wait_for_owner_ms=0)
         consumer.commit()
 
 
+@pytest.mark.usefixtures("clock")
 def test_the_owners_session_counts_and_not_the_challengers(orders: LakeFactory) -> None:
     with Consumer(orders.path, "points", ["orders"], queues=BOTH, session_timeout_ms=60_000):
-        with pytest.raises(GroupBusyError, match=r"UTC, for 5\d\.\d s more") as busy:
+        with pytest.raises(GroupBusyError, match=r"UTC, for 59\.9 s more") as busy:
             Consumer(
                 orders.path,
                 "points",
@@ -100,37 +108,26 @@ def test_the_owners_session_counts_and_not_the_challengers(orders: LakeFactory) 
         assert "\n" not in str(busy.value)
 
 
-def test_a_start_waits_until_the_session_of_an_owner_that_died_ends(orders: LakeFactory) -> None:
-    began = time.monotonic()
+def test_a_start_waits_until_the_session_of_an_owner_that_died_ends(
+    orders: LakeFactory, clock: SessionClock
+) -> None:
     died = Consumer(orders.path, "points", ["orders"], queues=BOTH, session_timeout_ms=700)
     new = Consumer(orders.path, "points", ["orders"], queues=BOTH, session_timeout_ms=60_000)
-    assert 0.7 < time.monotonic() - began < 60, "its own session, not the challenger's"
+    assert 0.7 < clock.passed_s < 1.0, "its own session, not the challenger's"
     new.close()
     died.close()
 
 
 def test_a_start_that_waits_fails_as_soon_as_the_owner_shows_that_it_lives(
-    orders: LakeFactory,
+    orders: LakeFactory, clock: SessionClock
 ) -> None:
-    ended = threading.Event()
-
-    def poll(owner: Consumer) -> None:
-        while not ended.is_set():
-            owner.poll(0.05)
-
     with Consumer(
         orders.path, "points", ["orders"], queues=BOTH, session_timeout_ms=9_000
     ) as owner:
-        thread = threading.Thread(target=poll, args=(owner,))
-        thread.start()
-        try:
-            began = time.monotonic()
-            with pytest.raises(GroupBusyError):
-                Consumer(orders.path, "points", ["orders"], queues=BOTH)
-            assert time.monotonic() - began < 8.5  # a third of the session, and some looks
-        finally:
-            ended.set()
-            thread.join()
+        clock.while_waiting = lambda: owner.poll(0.0)
+        with pytest.raises(GroupBusyError):
+            Consumer(orders.path, "points", ["orders"], queues=BOTH)
+        assert 2.9 < clock.passed_s < 3.3  # a third of the session
 
 
 def test_a_commit_writes_the_queues_that_have_moved(orders: LakeFactory) -> None:
@@ -152,7 +149,9 @@ def test_a_commit_writes_the_queues_that_have_moved(orders: LakeFactory) -> None
         assert consumer.committed() == {("orders", 0): 0, ("orders", 1): 3}
 
 
-def test_one_row_proves_that_an_owner_lives_and_holds_all_its_queues(orders: LakeFactory) -> None:
+def test_one_row_proves_that_an_owner_lives_and_holds_all_its_queues(
+    orders: LakeFactory, clock: SessionClock
+) -> None:
     offsets = ConsumerOffsets(f"{orders.path}/consumer_offsets")
 
     def instants() -> dict[int, datetime]:
@@ -160,10 +159,10 @@ def test_one_row_proves_that_an_owner_lives_and_holds_all_its_queues(orders: Lak
 
     with Consumer(orders.path, "points", ["orders"], session_timeout_ms=2_000) as consumer:
         taken = instants()
-        deadline = time.monotonic() + 60
-        while (instants()[0] - taken[0]).total_seconds() < 2.1:
-            assert time.monotonic() < deadline, instants()
-            consumer.poll(0.05)
+        for _ in range(5):
+            clock.pass_s(0.7)  # a third of the session, and a little
+            consumer.poll(0.0)
+        assert (instants()[0] - taken[0]).total_seconds() == pytest.approx(3.5)
         assert instants()[1] == taken[1]
         for queue_id in (0, 1):
             with pytest.raises(GroupBusyError):
