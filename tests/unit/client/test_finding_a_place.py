@@ -14,8 +14,9 @@ import pytest
 
 from tests.support.lake_factory import EPOCH_AT, LakeFactory, places, poll_all
 from tests.support.read_bytes import read_bytes
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 from txlake import ConsumedMessage, Consumer, OffsetGapError
+from txlake._consumer_offsets import ConsumerOffsets
 from txlake._delta_files import DeltaFiles
 
 
@@ -97,6 +98,12 @@ TAGS = ["a", "b", None, "c"]
 KEYS = ["k1", "k2 k3", None, "k1 k4", "k5"]
 
 
+def committed(orders: LakeFactory) -> dict[tuple[str, int], int | None]:
+    """Return how far the group is, as another process sees it: a consumer is one thread's."""
+    newest = ConsumerOffsets(str(orders.path / "consumer_offsets")).newest()
+    return {(row.topic, row.queue_id): row.queue_offset for row in newest.values()}
+
+
 def mixed(orders: LakeFactory, count: int) -> None:
     """Deliver messages with all tags and keys, in some epochs, two queues each."""
     for first in range(0, count, 10):
@@ -141,11 +148,11 @@ def test_only_wanted_messages_come_and_the_group_passes_the_others(
             )
             thread.start()
             # What is read is not handed out yet: a run that is stopped then leaves it.
-            wait_until(lambda: consumer.committed() == ends, "the ends")
+            wait_until(lambda: committed(orders) == ends, "the ends")
             consumer.stop()
             thread.join()
         else:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + DEADLINE_S
             while set(consumer.lag().values()) != {0}:
                 assert time.monotonic() < deadline
                 messages += consumer.poll(0.05, max_records=7)
