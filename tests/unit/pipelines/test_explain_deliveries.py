@@ -230,7 +230,10 @@ def test_a_message_that_a_group_has_refused_is_not_read_by_it(
         job.end(COMMIT, job.half(f"t{number}", real_queue_id=0, keys=f"k{number}"))
     job.run()
 
+    seen: set[int] = set()
+
     def refuse_the_first(messages: Sequence[ConsumedMessage]) -> None:
+        seen.add(messages[0].queue_offset)
         if messages[0].queue_offset == 0:
             refuse(messages)
 
@@ -239,7 +242,7 @@ def test_a_message_that_a_group_has_refused_is_not_read_by_it(
     run_until(
         lake.path,
         refuse_the_first,
-        lambda: bool(read_refused(lake, refused_state, "points", None)),
+        lambda: seen == {0, 1} and bool(read_refused(lake, refused_state, "points", None)),
         **options,
     )
     if state == DROPPED:
