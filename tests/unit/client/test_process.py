@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.in_memory_job import InMemoryJob
+from tests.support.wait import DEADLINE_S, wait_until
 from txlake import (
     AsyncConsumer,
     ClosedError,
@@ -40,11 +40,11 @@ class Listener(TransactionListener):
         return LocalTransactionState.COMMIT_MESSAGE
 
 
-OPTIONS = ProducerOptions(send_timeout_ms=60_000, close_timeout_ms=100)
+OPTIONS = ProducerOptions(send_timeout_ms=600_000, close_timeout_ms=100)
 
 
 def in_child(run: Callable[[], None]) -> str:
-    """Returns what a call raises in a process that forked; fails if that takes more than 30 s."""
+    """Returns what a call raises in a process that forked; fails if it waits as long as a send."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -57,10 +57,8 @@ def in_child(run: Callable[[], None]) -> str:
             os._exit(0)
 
     os.close(write)
-    deadline = time.monotonic() + 30  # half of the time-out of a send
-    while os.waitpid(child, os.WNOHANG) == (0, 0):
-        assert time.monotonic() < deadline, "the child still runs"
-        time.sleep(0.01)
+    # The deadline is half of the time-out of a send.
+    wait_until(lambda: os.waitpid(child, os.WNOHANG) != (0, 0), "the child has ended")
     with os.fdopen(read) as pipe:
         return pipe.read()
 
@@ -128,32 +126,29 @@ def test_a_consumer_for_asyncio_that_forked_says_so_and_keeps_its_queues(tmp_pat
     assert in_child(lambda: asyncio.run(consumer.close())) == "nothing"
     assert in_child(consumer.stop) == "nothing"
 
-    assert len(loop.run_until_complete(consumer.poll(5.0))) == 1
+    assert len(loop.run_until_complete(consumer.poll(DEADLINE_S))) == 1
     loop.run_until_complete(consumer.commit())  # the queues are still its own
     loop.run_until_complete(consumer.close())
     loop.close()
 
 
-def threads() -> list[str]:
-    return sorted(t.name for t in threading.enumerate() if t.name.startswith("txlake-"))
+def threads() -> set[threading.Thread]:
+    return {each for each in threading.enumerate() if each.name.startswith("txlake-")}
 
 
 @pytest.mark.parametrize("kind", ["transactional", "plain"])
 def test_a_producer_that_nobody_has_any_more_ends_its_threads(kind: str) -> None:
-    before = threads()
+    before = threads()  # of other tests: some of them are about to end
     if kind == "plain":
         producers: list[object] = [Producer(NOWHERE, options=OPTIONS)]
     else:
         producers = [TransactionProducer(NOWHERE, "shop", Listener(), options=OPTIONS)]
-    assert len(threads()) > len(before)
+    assert threads() - before
 
     with pytest.warns(ResourceWarning, match="a producer was not closed"):
         producers.clear()
 
-    deadline = time.monotonic() + 60
-    while threads() != before:
-        assert time.monotonic() < deadline, threads()
-        time.sleep(0.01)
+    wait_until(lambda: threads() <= before, "the end of its threads", seen=threads)
 
 
 def test_a_process_ends_with_a_producer_that_was_not_closed() -> None:
@@ -167,7 +162,7 @@ def test_a_process_ends_with_a_producer_that_was_not_closed() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=DEADLINE_S,
     )
     assert done.stdout == "end\n"
 
