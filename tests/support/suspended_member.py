@@ -19,7 +19,7 @@ from typing import Literal
 from txlake import ConsumedMessage, Consumer, StaleGenerationError
 
 Mode = Literal["poll", "run"]
-NEVER = -1
+NEVER = 1_000_000
 
 
 def main(lake: str, mode: str, journal: str, session_timeout_ms: str, suspends_at: str) -> None:
@@ -32,7 +32,7 @@ def main(lake: str, mode: str, journal: str, session_timeout_ms: str, suspends_a
     def take(messages: Sequence[ConsumedMessage]) -> None:
         for message in messages:
             os.write(file, f"{message.queue_id} {message.queue_offset}\n".encode())
-            if message.queue_offset == int(suspends_at) and not suspended.is_set():
+            if message.queue_offset >= int(suspends_at) and not suspended.is_set():
                 suspended.set()
                 os.kill(os.getpid(), signal.SIGSTOP)
 
@@ -61,8 +61,8 @@ def suspended_member(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Runs a member; kills it at the end, if it is still there.
 
-    Input: `folder`: gets its journal and what it says, `journal` and `said`; `suspends_at`: the
-    offset of any queue.
+    Input: `folder`: gets its journal and what it says, `journal` and `said`; `suspends_at`: with
+    the first message in hand that has this offset of any queue, or a later one.
     """
     folder.mkdir()
     arguments = [str(lake), mode, str(folder / "journal"), str(session_timeout_ms)]

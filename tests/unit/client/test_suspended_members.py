@@ -14,7 +14,7 @@ import pytest
 from tests.support.group_member import read_seen
 from tests.support.lake_factory import LakeFactory
 from tests.support.suspended_member import Mode, is_suspended, suspended_member
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 from txlake import Consumer
 from txlake._consumer_offsets import Commit, ConsumerOffsets
 
@@ -54,12 +54,20 @@ def test_a_member_that_was_suspended_beyond_its_session_commits_nothing_late(
 ) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
 
-    def deliver(end: int) -> None:
-        orders.deliver("orders", dict.fromkeys(range(QUEUES), 5))
-        wait_until(lambda: is_committed(end), f"commits up to {end}", seen=lambda: newest(orders))
+    end = 0
 
-    def is_committed(end: int) -> bool:
+    def deliver() -> None:
+        nonlocal end
+        end += 5
+        orders.deliver("orders", dict.fromkeys(range(QUEUES), 5))
+        wait_until(is_committed, f"commits up to {end}", seen=lambda: newest(orders))
+
+    def is_committed() -> bool:
         return [row.queue_offset for row in newest(orders)] == [end] * QUEUES
+
+    def is_suspended_by_then() -> bool:
+        deliver()  # the queues of the first are the second's after a session
+        return is_suspended(sleeper)
 
     def owners() -> set[str]:
         return {row.owner for row in newest(orders)}
@@ -73,11 +81,11 @@ def test_a_member_that_was_suspended_beyond_its_session_commits_nothing_late(
         wait_until(
             lambda: len(owners() - {""}) == 2 and len(newest(orders)) == QUEUES, "two owners"
         )
-        deliver(5)  # the queues of the first are the second's after a session
-        assert is_suspended(sleeper)
+        # One that has no processor for a session has lost its queues before it is suspended.
+        wait_until(is_suspended_by_then, "the suspension")
         in_hand = read_seen(first / "journal")
         assert in_hand and all(queue_id < QUEUES for queue_id, _ in in_hand)
-        deliver(10)
+        deliver()
         assert owners() == {owner for owner in owners() if f":{successor.pid}:" in owner}
 
         sleeper.send_signal(signal.SIGCONT)
@@ -87,16 +95,16 @@ def test_a_member_that_was_suspended_beyond_its_session_commits_nothing_late(
         said = first / "said"
         wait_until(lambda: refusal in said.read_text(), "the refusal", seen=said.read_text)
         wait_until(lambda: len(owners()) == 2, "its new share")
-        deliver(15)
+        deliver()
         for process in (sleeper, successor):
             process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
+            assert process.wait(DEADLINE_S) == 0
 
     journals = {
         sleeper.pid: set(read_seen(first / "journal")),
         successor.pid: set(read_seen(second / "journal")),
     }
-    check_commits(history(orders), journals)
+    check_commits(history(orders), journals, end)
 
 
 @pytest.mark.parametrize("is_reset", [False, True])
@@ -125,7 +133,7 @@ def test_a_listener_goes_on_where_the_group_stands_when_it_gets_its_queue_back(
         orders.deliver("orders", {0: 5})
         wait_until(lambda: (0, 44) in read_seen(folder / "journal"), "what came last")
         sleeper.send_signal(signal.SIGTERM)
-        assert sleeper.wait(60) == 0
+        assert sleeper.wait(DEADLINE_S) == 0
 
     later = read_seen(folder / "journal")[len(in_hand) :]
     assert later == [(0, offset) for offset in range(40, 45)]
@@ -139,7 +147,9 @@ def poll_until(consumer: Consumer, offset: int) -> None:
         pass
 
 
-def check_commits(rows: list[dict[str, Any]], journals: dict[int, set[tuple[int, int]]]) -> None:
+def check_commits(
+    rows: list[dict[str, Any]], journals: dict[int, set[tuple[int, int]]], count: int
+) -> None:
     """Check that each message was committed once, by an owner that has handled it."""
     owner_of: dict[tuple[int, int], str] = {}  # of a queue's generation
     for queue_id in range(QUEUES):
@@ -160,4 +170,4 @@ def check_commits(rows: list[dict[str, Any]], journals: dict[int, set[tuple[int,
             handled = {(queue_id, offset) for offset in range(committed, end)}
             assert handled <= journals[pid], (row, handled - journals[pid])
             committed = end
-        assert committed == 15
+        assert committed == count
