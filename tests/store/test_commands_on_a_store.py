@@ -106,8 +106,15 @@ def without_consumers(text: str) -> str:
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_a_command_says_the_same_of_a_lake_in_a_store(
-    conf: str, lake: StoredLake, local_lake: str, tmp_path: Path, words: tuple[str, ...]
+    conf: str,
+    lake: StoredLake,
+    local_lake: str,
+    tmp_path: Path,
+    words: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    now_ns = time.time_ns()
+    monkeypatch.setattr("time.time_ns", lambda: now_ns)  # what is told as "3.2 d ago"
     local = tmp_path / "local.toml"
     local.write_text(
         f'[lake]\npath = "{local_lake}"\n[kafka]\nbootstrap_servers = "{HOST}:1"\n[publish.main]\n'

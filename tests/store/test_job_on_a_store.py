@@ -31,6 +31,7 @@ from tests.support.standby_processes import Drivers, drivers_of
 from tests.support.store import make_bucket
 from tests.support.wait import DEADLINE_S
 
+AWAY, BACK = "is away, for", "is back after"
 # Each happens to some requests while the job works; what the job sees of it is the client's affair.
 FAULTS = {
     "500": [Fault(Status(500, "InternalError"), every=9)],
@@ -89,14 +90,16 @@ def test_a_store_that_fails_now_and_then_loses_and_doubles_nothing(
 def test_a_store_that_was_away_is_waited_for(
     drivers: Drivers, proxy: FaultProxy, active: Process
 ) -> None:
+    before = len(active.log.read_text())
     with proxy.away():
         drivers.send("away 1", "away 2")
-        _wait(lambda: active.log.read_text().count("is away, for") >= 1)
+        _wait(lambda: AWAY in active.log.read_text()[before:])
     drivers.wait_for_sent()
+    # It says that the store is back when it has written there, and others can see that.
+    _wait(lambda: BACK in active.log.read_text().rpartition(AWAY)[2])
     said = active.log.read_text()
-    lines = [line for line in said.splitlines() if "is away, for" in line]
+    lines = [line for line in said.splitlines() if AWAY in line or BACK in line]
     assert all("the store of s3://" in line for line in lines), lines
-    assert "the store of s3://" in said.rpartition("is back after")[0]
     assert "Traceback" not in said
     assert active.code is None
 
