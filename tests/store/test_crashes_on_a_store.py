@@ -34,6 +34,7 @@ from tests.support.job import settings_for
 from tests.support.kafka_admin import admin_client
 from tests.support.kafka_writer import KafkaWriter
 from tests.support.store import Bucket, make_bucket
+from tests.support.wait import DEADLINE_S
 
 # Of the writes of test_crashes: those that differ in how they are made, and in what a start does.
 CASES = [
@@ -103,7 +104,7 @@ def story(store: Store, broker: Broker, spark: SparkSession) -> Iterator[StoreSt
         admin = admin_client(broker.bootstrap_servers)
         check_topic = f"{settings.kafka.check_topic_prefix}{ANSWERING}"
         for future in admin.create_topics([NewTopic(check_topic, 1)]).values():
-            future.result(10)
+            future.result(DEADLINE_S)
         story = StoreStory(spark, settings, bucket.folder, bucket=bucket, proxy=proxy)
         story.begin(KafkaWriter(settings), int(time.time() * 1000))
         yield story

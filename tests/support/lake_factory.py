@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
+from tests.support.wait import DEADLINE_S
 from txlake import ConsumedMessage, Consumer
 
 UTC = dt.timezone.utc
@@ -141,10 +142,10 @@ class LakeFactory:
 def poll_all(consumer: Consumer, count: int, most: int = 500) -> list[ConsumedMessage]:
     """Poll until so many messages came, or fail saying what came."""
     messages: list[ConsumedMessage] = []
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + DEADLINE_S
     while len(messages) < count:
-        messages += consumer.poll(0.2, most)
         assert time.monotonic() < deadline, f"{len(messages)} of {count} messages came"
+        messages += consumer.poll(0.2, most)
     return messages
 
 

@@ -14,6 +14,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 
 from tests.support.lake_factory import LakeFactory
+from tests.support.wait import DEADLINE_S
 from txlake import (
     AsyncConsumer,
     ClosedError,
@@ -40,7 +41,7 @@ def test_messages_are_awaited_committed_and_iterated(orders: LakeFactory) -> Non
 
     async def main() -> None:
         async with AsyncConsumer(orders.path, "points", ["orders"]) as consumer:
-            first = await consumer.poll(5.0, 2)
+            first = await consumer.poll(DEADLINE_S, 2)
             await consumer.commit()
             assert [message.queue_offset for message in first] == [0, 1]
             assert await consumer.lag() == {("orders", 0): 3}
@@ -48,7 +49,7 @@ def test_messages_are_awaited_committed_and_iterated(orders: LakeFactory) -> Non
                 assert message.queue_offset == 2
                 break
             await consumer.seek("orders", 0, 1)
-            assert len(await consumer.poll(5.0)) == 4
+            assert len(await consumer.poll(DEADLINE_S)) == 4
 
         with pytest.raises(LakeError):
             async with AsyncConsumer(orders.path / "nowhere", "points", ["orders"]):
@@ -66,12 +67,12 @@ def test_a_poll_that_is_cancelled_loses_nothing(orders: LakeFactory) -> None:
                 await asyncio.wait_for(consumer.poll(60.0), 0.1)
             orders.deliver("orders", {0: 2})
             await consumer.commit()  # does not pass what the poll has taken meanwhile
-            assert [message.queue_offset for message in await consumer.poll(5.0)] == [0, 1]
+            assert [message.queue_offset for message in await consumer.poll(DEADLINE_S)] == [0, 1]
 
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(consumer.poll(60.0), 0.1)
             orders.deliver("orders", {0: 1})
-            assert [message.queue_offset for message in await consumer.poll()] == [2]
+            assert [message.queue_offset for message in await consumer.poll(DEADLINE_S)] == [2]
             await consumer.commit()
 
     asyncio.run(main())
@@ -93,11 +94,11 @@ def test_a_shutdown_that_cancels_all_tasks_loses_nothing(orders: LakeFactory) ->
             for task in asyncio.all_tasks() - {asyncio.current_task()}:
                 task.cancel()
             with pytest.raises(asyncio.CancelledError):
-                await asyncio.wait_for(consuming, 30)
+                await asyncio.wait_for(consuming, DEADLINE_S)
 
     asyncio.run(main())
     with Consumer(orders.path, "points", ["orders"]) as consumer:
-        assert [message.queue_offset for message in consumer.poll(5.0)] == [0, 1, 2]
+        assert [message.queue_offset for message in consumer.poll(DEADLINE_S)] == [0, 1, 2]
 
 
 def test_a_poll_that_is_cancelled_as_it_ends_loses_nothing(orders: LakeFactory) -> None:
@@ -112,7 +113,7 @@ def test_a_poll_that_is_cancelled_as_it_ends_loses_nothing(orders: LakeFactory) 
 
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert len(await consumer.poll(5.0)) == 5
+            assert len(await consumer.poll(DEADLINE_S)) == 5
 
     asyncio.run(main())
 
@@ -141,7 +142,7 @@ def test_an_opening_that_is_cancelled_keeps_no_queue(
     go_on.set()
 
     with Consumer(orders.path, "points", ["orders"]) as consumer:
-        assert len(consumer.poll(10.0)) == 5
+        assert len(consumer.poll(DEADLINE_S)) == 5
 
 
 def test_a_close_that_is_cancelled_gives_the_queues_back(orders: LakeFactory) -> None:
@@ -157,7 +158,7 @@ def test_a_close_that_is_cancelled_gives_the_queues_back(orders: LakeFactory) ->
 
             async with AsyncConsumer(orders.path, "points", ["orders"]) as other:
                 orders.deliver("orders", {0: 5})
-                assert len(await other.poll(10.0)) == 5
+                assert len(await other.poll(DEADLINE_S)) == 5
         with pytest.raises(ClosedError):
             await consumer.poll()
 
@@ -176,13 +177,13 @@ def test_of_two_tasks_one_gets_a_message_and_a_commit_waits_for_the_poll(
                 return [
                     message.queue_offset
                     for _ in range(number)
-                    for message in await consumer.poll(5.0, 2)
+                    for message in await consumer.poll(DEADLINE_S, 2)
                 ]
 
             taken = await asyncio.gather(take(5), take(5), take(5))
             assert sorted(itertools.chain(*taken)) == list(range(30))
 
-            polling = asyncio.ensure_future(consumer.poll(5.0))
+            polling = asyncio.ensure_future(consumer.poll(DEADLINE_S))
             await asyncio.sleep(0)
             await consumer.commit()
             assert [message.queue_offset for message in await polling] == list(range(30, 40))
@@ -224,7 +225,7 @@ def test_a_commit_that_is_cancelled_or_fails_passes_nothing_when_it_is_tried_aga
             with pytest.raises(StoreAwayError):
                 await consumer.commit()
             await consumer.commit()
-            assert [m.queue_offset for m in await consumer.poll(5.0)] == [0, 1, 2, 3, 4]
+            assert [m.queue_offset for m in await consumer.poll(DEADLINE_S)] == [0, 1, 2, 3, 4]
 
     asyncio.run(main())
     with Consumer(orders.path, "points", ["orders"]) as consumer:
@@ -397,11 +398,12 @@ def test_what_a_cancelled_poll_had_taken_and_retention_deleted_stops_no_call(
             await consumer.commit()
             if then is None:
                 with pytest.raises(OffsetOutOfRangeError):
-                    await consumer.poll(5.0)
+                    await consumer.poll(DEADLINE_S)
                 await consumer.seek("orders", 0, 3)
-                assert len(await consumer.poll(5.0)) == 3
+                assert len(await consumer.poll(DEADLINE_S)) == 3
             else:
-                assert [m.queue_offset for m in await consumer.poll(2.0)] == then
+                wait_s = DEADLINE_S if then else 2.0
+                assert [m.queue_offset for m in await consumer.poll(wait_s)] == then
             await consumer.commit()
 
     asyncio.run(main())

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support.counted_queue import CountedQueue
+from tests.support.wait import DEADLINE_S
 from txlake import GroupBusyError, StaleGenerationError
 from txlake._consumer_offsets import Commit, ConsumerOffsets, Key, OwnerSessions
 from txlake._ownership import Ownership
@@ -82,7 +83,7 @@ def test_processes_that_count_together_lose_nothing(uri: str) -> None:
     )
     command = [sys.executable, "-c", program, uri]
     processes = [subprocess.Popen(command) for _ in range(2)]
-    assert [process.wait(60) for process in processes] == [0, 0]
+    assert [process.wait(DEADLINE_S) for process in processes] == [0, 0]
     assert ConsumerOffsets(uri).newest()[KEY].queue_offset == 40
 
 
@@ -202,13 +203,12 @@ def test_a_stale_generation_can_neither_commit_nor_beat_nor_release(uri: str) ->
     old = ownership(uri, "old", session_timeout_ms=1)
     old.take([QUEUE], 0.0)
     new = ownership(uri, "new", session_timeout_ms=1)
-    new.take([QUEUE], 10.0)
+    new.take([QUEUE], DEADLINE_S)
     with pytest.raises(StaleGenerationError, match=r"generation 1 of old is over.*generation 2"):
         old.commit({QUEUE: 3})
-    deadline = time.monotonic() + 10
+    time.sleep(0.002)  # two thirds of the session
     with pytest.raises(StaleGenerationError):
-        while time.monotonic() < deadline:
-            old.heartbeat()
+        old.heartbeat()
     old.release()
     assert ConsumerOffsets(uri).newest()[KEY].owner == "new"
 
@@ -271,9 +271,9 @@ def test_hundreds_of_commits_leave_a_small_table_and_stay_fast(uri: str) -> None
     offsets.write(lambda _newest, now: [Commit("other", "orders", 0, 11, 4, "him", now)])
     times = []
     for _ in range(300):
-        started = time.perf_counter()
+        started = time.process_time()  # other processes can need the processor meanwhile
         offsets.write(count_up)
-        times.append(time.perf_counter() - started)
+        times.append(time.process_time() - started)
     offsets.newest()
     assert len(offsets._files.files) <= 50
     early, late = sorted(times[20:70])[25], sorted(times[-50:])[25]

@@ -187,7 +187,10 @@ def test_a_topic_is_described_queue_by_queue(job: InMemoryJob) -> None:
 def test_consumers_lag_by_what_they_have_not_committed(job: InMemoryJob) -> None:
     lake = ("--lake", job.lake.path)
     assert rows("lag", *lake) == rows("consumer", "list", *lake) == []
-    with Consumer(job.lake.path, "points", ["orders"], queues={"orders": [0, 1]}) as consumer:
+    queues, hour_ms = {"orders": [0, 1]}, 3_600_000
+    with Consumer(
+        job.lake.path, "points", ["orders"], queues=queues, session_timeout_ms=hour_ms
+    ) as consumer:
         assert len(consumer.poll(5.0, 1)) == 1
         consumer.commit()
         (owner,) = {row["owner"] for row in rows("lag", *lake)}
@@ -213,7 +216,7 @@ def test_consumers_lag_by_what_they_have_not_committed(job: InMemoryJob) -> None
 
 def test_an_owner_whose_session_is_over_is_shown_as_none(job: InMemoryJob) -> None:
     lake = ("--lake", job.lake.path)
-    for session_timeout_ms, is_shown in ((60_000, True), (1, False)):
+    for session_timeout_ms, is_shown in ((3_600_000, True), (1, False)):
         with Consumer(
             job.lake.path, "points", ["orders"], session_timeout_ms=session_timeout_ms
         ) as consumer:
@@ -297,7 +300,7 @@ def test_a_group_is_reset_when_none_of_its_consumers_is_active(job: InMemoryJob)
     reset = ("consumer", "reset", "points", "--topic", "orders", "--to")
     lake = ("--lake", job.lake.path)
     assert "has read nothing of topic orders" in said(*reset, "latest", *lake, code=1)
-    with Consumer(job.lake.path, "points", ["orders"]) as consumer:
+    with Consumer(job.lake.path, "points", ["orders"], session_timeout_ms=3_600_000) as consumer:
         assert len(consumer.poll(5.0)) == 3
         consumer.commit()
         refused = said(*reset, "earliest", "--yes", *lake, code=1)

@@ -34,6 +34,7 @@ from tests.support.in_memory_job import InMemoryJob
 from tests.support.listeners import run_until
 from tests.support.metrics_client import ReportedHistory, Samples, reporter_of, samples_of
 from tests.support.operator import write_conf
+from tests.support.wait import DEADLINE_S
 from txlake import Consumer, ConsumeStatus
 from txlake.protocol import COMMIT, CREATE_TOPIC, RESUME, ROLLBACK
 
@@ -212,7 +213,7 @@ def test_a_partition_that_a_topic_gets_is_asked_for(
     beside = probe.Probe(load(write_conf(tmp_path)), Lag())
     beside.start()
     try:
-        assert asked.wait(10.0)
+        assert asked.wait(DEADLINE_S)
     finally:
         beside.close()
 
@@ -308,7 +309,7 @@ def test_consumers_that_lag_or_are_gone_are_measured(
     watch = told.reporter._consumers
     told.tell(History())
     with (
-        Consumer(job.lake.path, "lives", ["orders"]) as consumer,
+        Consumer(job.lake.path, "lives", ["orders"], session_timeout_ms=3_600_000) as consumer,
         Consumer(job.lake.path, "gone", ["orders"], session_timeout_ms=1),
     ):
         consumer.commit()
