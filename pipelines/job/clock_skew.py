@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass
 
 from confluent_kafka import KafkaException, Producer
 
@@ -24,6 +25,25 @@ log = logging.getLogger("txlake.driver")
 
 DIFFERENCE_MS_MAX = 60_000
 _INTERVAL_S = 3_600.0
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """The broker's clock between two looks at the local one. Units: epoch ms."""
+
+    local_before_ms: int
+    broker_ms: int
+    local_after_ms: int
+
+    @property
+    def difference_ms(self) -> int:
+        """Returns how far apart the clocks are at least.
+
+        The local time between the two looks counts for nothing: a process can be suspended there.
+        """
+        behind_ms = self.local_before_ms - self.broker_ms
+        ahead_ms = self.broker_ms - self.local_after_ms
+        return max(behind_ms, ahead_ms, 0)
 
 
 class ClockSkewCheck:
@@ -53,19 +73,16 @@ class ClockSkewCheck:
         clock was set, and then it is not the machine's clock that is wrong.
         Errors: ClockError if the clocks are too far apart; KafkaAwayError.
         """
-        offset, broker_ms = self._ping()
-        pings[offset] = broker_ms
-        self._compared_at = time.monotonic()
-
-        local_ms = self._local_clock.raw_ms()
+        reading = self._read(pings)
         if self._is_tolerant:
             return
 
-        if abs(local_ms - broker_ms) > DIFFERENCE_MS_MAX:
+        if reading.difference_ms > DIFFERENCE_MS_MAX:
             self._local_clock.start()  # it missed a sleep, or a step
-            local_ms = self._local_clock.raw_ms()
+            reading = self._read(pings)
 
-        if abs(local_ms - broker_ms) > DIFFERENCE_MS_MAX:
+        local_ms, broker_ms = reading.local_after_ms, reading.broker_ms
+        if reading.difference_ms > DIFFERENCE_MS_MAX:
             raise ClockError(
                 f"this machine's clock says {_text(local_ms)} and the broker's {_text(broker_ms)}: "
                 f"more than {DIFFERENCE_MS_MAX // 1000} s apart; set the one that is wrong"
@@ -75,6 +92,15 @@ class ClockSkewCheck:
         ahead_ms = lake_ms - max(local_ms, broker_ms)
         if ahead_ms > LAKE_AHEAD_MS:
             log.warning("lake_ahead: %s", lake_ahead_text(lake_ms, ahead_ms))
+
+    def _read(self, pings: OwnPings) -> _Reading:
+        local_before_ms = self._local_clock.raw_ms()
+        offset, broker_ms = self._ping()
+        local_after_ms = self._local_clock.raw_ms()
+
+        pings[offset] = broker_ms
+        self._compared_at = time.monotonic()
+        return _Reading(local_before_ms, broker_ms, local_after_ms)
 
     def _ping(self) -> tuple[int, int]:
         """Writes a PING; returns its offset, and the broker's clock in ms."""

@@ -122,6 +122,34 @@ def test_a_machine_that_slept_or_was_set_is_right_if_it_agrees_with_the_broker(
     assert abs(clock.raw_ms() / 1000 - time.time()) < TWO_HOURS_S / 2
 
 
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_a_driver_that_is_suspended_while_it_asks_the_broker_is_not_refused(
+    broker: Broker,
+    tmp_path: Path,
+    unique: Unique,
+    monkeypatch: pytest.MonkeyPatch,
+    is_answered: bool,
+) -> None:
+    settings = settings_for(broker, tmp_path / "lake", unique("suspended"))
+    KafkaAdmin(settings, settings.kafka.topics()).create_missing()
+    wall = WallClock()
+    clock = EpochClock(wall=wall)
+    clocks = ClockSkewCheck(settings, "host:1:a", clock, is_tolerant=False)
+    clocks.compare(OwnPings())
+    ping, raw_ms = ClockSkewCheck._ping, clock.raw_ms
+
+    def asked(self: ClockSkewCheck) -> tuple[int, int]:
+        offset, broker_ms = ping(self)
+        # It goes on two minutes later, and the broker stamped the PING before that, or then.
+        monkeypatch.setattr(clock, "raw_ms", lambda: raw_ms() + 120_000)
+        return offset, broker_ms if is_answered else broker_ms + 120_000
+
+    monkeypatch.setattr(ClockSkewCheck, "_ping", asked)
+    pings = OwnPings()
+    clocks.compare(pings)
+    assert len(pings) == 1
+
+
 def test_a_lake_that_is_ahead_of_both_clocks_is_named_with_what_that_means(
     broker: Broker, tmp_path: Path, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
