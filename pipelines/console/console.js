@@ -83,14 +83,18 @@ function isInUse(main) {
   return isWriting || hasChosen || !getSelection().isCollapsed;
 }
 
-// The focus goes to the element at the same place of the new page.
+// The focus goes to the element at the same place of the new page, or to all of it as before.
 function replace(before, after) {
   const places = "a, button, summary";
+  const isFocused = document.activeElement === before;
   const place = [...before.querySelectorAll(places)].indexOf(document.activeElement);
   const scrolled = [...before.querySelectorAll(".scroll, pre")].map((part) => part.scrollLeft);
   before.replaceWith(after);
   [...after.querySelectorAll(".scroll, pre")].forEach((part, at) => { part.scrollLeft = scrolled[at] ?? 0; });
-  return () => { if (place >= 0) after.querySelectorAll(places)[place]?.focus({ preventScroll: true }); };
+  return () => {
+    const focused = isFocused ? after : after.querySelectorAll(places)[place];
+    focused?.focus({ preventScroll: true });
+  };
 }
 
 async function renew() {
@@ -112,7 +116,8 @@ async function renew() {
 
   const next = new DOMParser().parseFromString(text, "text/html");
   const fresh = next.querySelector("main[data-live]");
-  if (!fresh || isPaused() || isInUse(main)) return;
+  // Another renewal can have been sooner: of two, one is shown.
+  if (!fresh || !main.isConnected || isPaused() || isInUse(main)) return;
   mark(main, fresh);
   document.title = next.title;
   const refocus = replace(main, document.adoptNode(fresh));
