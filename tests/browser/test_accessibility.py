@@ -49,6 +49,7 @@ def test_no_page_has_what_axe_finds_wrong(
 
 def test_axe_finds_what_is_wrong(browser: Browser) -> None:
     page = browser.new_page()
+    page.set_default_timeout(DEADLINE_MS)
     page.set_content("<html lang=en><main><p style='color:#999;background:#aaa'>dim</p></main>")
     assert [text.partition(":")[0] for text in violations(page, colours_alone=True)] == [
         "color-contrast"

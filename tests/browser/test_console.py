@@ -155,6 +155,7 @@ def test_a_transaction_is_found_by_keyboard_alone(watched: Watched, shop: str) -
 
 def test_the_policy_stops_a_script_that_got_into_a_page(browser: Browser, shop: str) -> None:
     context = browser.new_context()
+    context.set_default_timeout(DEADLINE_MS)
     page = context.new_page()
     page.goto(shop)
     page.evaluate(
@@ -245,7 +246,7 @@ def test_what_is_dead_is_resumed_by_forms_and_hostile_texts_do_nothing(
         assert [record.headers_as_text()["REASON"] for record in taken] == [HOSTILE]
         job.command(RESUME, "half:0-0", "ada", HOSTILE)
         job.run()
-        expect(page.locator("h1")).to_have_text("Written, and landed", timeout=DEADLINE_MS)
+        expect(page.locator("h1")).to_have_text("Written, and landed")
         page.goto(address + "/story?of=4711")
         expect(page.locator("ol.story")).to_contain_text("onerror")
         assert page.title() == "The story of 4711 · txlake console"
@@ -299,7 +300,7 @@ def test_an_order_is_missing_as_the_operators_page_shows_it(
         expect(page.locator("h1")).to_have_text("Written, and not landed yet")
         job.command(RESUME, "undeliverable:0", "ada", "ticket 4711: the topic is there now")
         job.run()
-        expect(page.locator("h1")).to_have_text("Written, and landed", timeout=DEADLINE_MS)
+        expect(page.locator("h1")).to_have_text("Written, and landed")
         picture(page, "walk_4")
         page.goto(address + "/find?q=order-1003")
         expect(page.locator("main")).to_contain_text("delivered to topic bills, queue 0, offset 0")

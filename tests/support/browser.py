@@ -16,7 +16,7 @@ from pathlib import Path
 
 import uvicorn
 from PIL import Image
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from pipelines.console.app import console_app
 from pipelines.console.context import ConsoleContext
@@ -32,6 +32,7 @@ OPTIONS = ("--no-sandbox", "--disable-dev-shm-usage", "--host-resolver-rules=MAP
 # Set, it names the folder into which pictures of the pages are written.
 PICTURES = "TXLAKE_PICTURES"
 DEADLINE_MS = 120_000
+expect.set_options(timeout=DEADLINE_MS)  # without it: 5 s, whatever a page's own timeout is
 # A page of every kind, on the shop's lake.
 WALK = (
     *(where for where, _ in PAGES),
