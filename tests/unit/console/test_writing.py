@@ -250,6 +250,7 @@ def test_logging_in_leads_to_a_page_of_this_console(
 
 def test_a_session_is_signed_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     sessions, now = Sessions(), time.time()
+    monkeypatch.setattr("time.time", lambda: now)
     cookie = sessions.begin("ada é")
     assert sessions.actor(cookie) == "ada é"
     assert sessions.begin("ada é") != cookie

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 import threading
@@ -33,7 +34,7 @@ from tests.support.wait import DEADLINE_S
 from txlake import ConsumedMessage, Consumer
 from txlake.protocol import COMMIT
 
-EPOCHS = 12
+EPOCHS, COPIES = 12, 4
 
 
 def require_startable(path: Path) -> None:
@@ -73,10 +74,13 @@ def test_copies_taken_beside_epochs_and_maintenance_are_each_one_committed_epoch
 ) -> None:
     job = run_job(tmp_path / "lake")
     failures: list[BaseException] = []
+    enough = threading.Event()
 
     def work() -> None:
         try:
-            for number in range(EPOCHS):
+            for number in itertools.count():
+                if number >= EPOCHS and enough.is_set():
+                    return
                 one_epoch(job)
                 if number % 3 == 0:
                     run_round(tmp_path / "lake", KEPT, is_full=number % 6 == 0)
@@ -87,14 +91,17 @@ def test_copies_taken_beside_epochs_and_maintenance_are_each_one_committed_epoch
     writer = threading.Thread(target=work)
     writer.start()
     taken: list[int] = []
-    while writer.is_alive() and len(taken) < EPOCHS // 2:
-        target = tmp_path / f"copy-{len(taken)}"
-        taken.append(back_up(Lake(job.lake.path), lake_location(str(target))).epoch)
-    writer.join()
+    try:
+        while writer.is_alive() and len(taken) < COPIES:
+            target = tmp_path / f"copy-{len(taken)}"
+            taken.append(back_up(Lake(job.lake.path), lake_location(str(target))).epoch)
+    finally:
+        enough.set()
+        writer.join()
 
     assert failures == []
     assert taken == sorted(taken)
-    assert len(taken) > 1
+    assert len(taken) == COPIES
     for number, epoch in enumerate(taken):
         target = tmp_path / f"copy-{number}"
         require_startable(target)

@@ -23,6 +23,7 @@ from storage.tasks import land
 from storage.tasks.land import PAYLOAD_COLUMNS, Landing, read_landed
 from storage.wire.decode import RECORDS
 from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
+from tests.support.wait import DEADLINE_S
 from txlake import protocol as p
 
 START_AT = 1_767_225_600_000  # 2026-01-01
@@ -195,7 +196,8 @@ def test_decoding_grows_with_the_headers_of_a_record_and_not_with_their_square(l
     assert seconds(100_000) < 30 * seconds(10_000)
 
 
-def test_file_that_is_seen_later_is_waited_for(lake: Lake) -> None:
+def test_file_that_is_seen_later_is_waited_for(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage.files.data_files.VISIBLE_S", DEADLINE_S)
     (*_, last) = Landing(lake.location, 1, LIMITS)(batches(halves(3, 10)))
     ((_, files),) = read_landed(last)
     path = Path(lake.path) / HALF / files[HALF][0].path
