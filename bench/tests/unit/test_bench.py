@@ -117,7 +117,9 @@ def test_a_process_is_measured_without_its_children() -> None:
     while time.process_time() < 0.3:
         sum(range(1_000))
     # The system counts in hundredths of a second; its count of one process has all threads.
-    assert own_processor_s(os.getpid()) == pytest.approx(time.process_time(), abs=0.1)
+    before_s = time.process_time()
+    own_s = own_processor_s(os.getpid())
+    assert before_s - 0.1 < own_s < time.process_time() + 0.1  # other threads may work meanwhile
     assert own_processor_s(os.getpid()) > 0.25
     assert own_resident_bytes() > 10_000_000
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from bench.chaos.names import CONSUMER, DRIVERS, JOB, RAW, STANDBY
 from bench.chaos.settings import settings_text
 from pipelines.settings import load
 from tests.support.processes import Process
+from tests.support.wait import wait_until
 
 FIRST, SECOND = DRIVERS
 (RUNNING,) = SAYS[STREAMING]
@@ -71,8 +71,8 @@ def test_more_kills_with_lost_answers_than_there_can_be_are_refused_in_a_sentenc
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[dict[str, Process]]:
     """Two processes that wait for something; a test writes into their logs what they say."""
-    waits = ["--bind", "127.0.0.1", "0"]
-    found = {name: Process("http.server", waits, tmp_path / name, tmp_path) for name in DRIVERS}
+    waits = ["-n", "1", "-r", "1", "import signal; signal.pause()"]  # and says nothing itself
+    found = {name: Process("timeit", waits, tmp_path / name, tmp_path) for name in DRIVERS}
     yield found
     for process in found.values():
         process.end()
@@ -124,10 +124,8 @@ def test_one_that_is_suspended_is_not_active_until_it_has_slept_long_enough(
 
 
 def wait_for(process: Process, status: str) -> None:
-    deadline = time.monotonic() + 30
-    while (seen := psutil.Process(process.pid).status()) != status:
-        assert time.monotonic() < deadline, seen
-        time.sleep(0.01)
+    seen = psutil.Process(process.pid).status
+    wait_until(lambda: seen() == status, f"a process that is {status}", seen=seen)
 
 
 def test_a_driver_alone_is_the_active_one_from_the_start_and_its_start_is_measured(

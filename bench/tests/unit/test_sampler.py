@@ -13,13 +13,13 @@ import sys, time
 from pathlib import Path
 from bench.sampler import Sampler
 
-def spin(seconds):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+def spin(sampler):
+    end = time.monotonic() + 240
+    while time.monotonic() < end and not any(":spin:" in stack for stack in list(sampler._stacks)):
         sum(range(1_000))
 
-with Sampler(Path(sys.argv[1])):
-    spin(0.3)
+with Sampler(Path(sys.argv[1])) as sampler:
+    spin(sampler)
 """
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from checker.frames import HALVES, QUEUES, Parameters
@@ -31,7 +31,8 @@ def step_of(half: dict[str, Any], parameters: Parameters) -> NextStep:
     return next_step(absent | half, parameters)
 
 
-@settings(max_examples=50, deadline=None)
+# A slow machine says nothing of the rules.
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     immunity_ms=st.one_of(st.none(), st.integers(0, 20)),
     check_times=st.integers(0, 3),

@@ -19,7 +19,7 @@ import pytest
 import txlake
 from tests.support.lake_factory import LakeFactory
 from tests.support.postgres import postgres
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 from txlake import (
     ConsumedMessage,
     Consumer,
@@ -152,7 +152,7 @@ def test_a_service_that_is_stopped_gives_its_queues_back(
         assert service.stdout is not None and service.stderr is not None
         assert service.stdout.readline() == b"0 0 b'0:0'\n"
         service.send_signal(number)
-        assert service.wait(60) == 0
+        assert service.wait(DEADLINE_S) == 0
         assert service.stderr.read() == b""
 
     with Consumer("demo-lake", "bonus", ["orders"], wait_for_owner_ms=0) as next_one:
