@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures.thread
 import gc
 import math
 import os
@@ -67,6 +68,14 @@ def pytest_collection_finish() -> None:
     """Spares the garbage collector what lives as long as the run: all modules, all tests."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Ends the threads of all pools before Python does: those of consoles are nobody's to wait for.
+
+    Ended beside it, one frees its connection of DuckDB, waits for Python's lock, and aborts all.
+    """
+    concurrent.futures.thread._python_exit()  # what Python calls at its end
 
 
 def _file_of(item: pytest.Item) -> str:
