@@ -33,5 +33,5 @@ def test_rows_are_asked_for_anew_where_a_stranger_has_taken_their_socket(
     with ExitStack() as open_until:
         frame: Any = Frame(spark.range(0, 5, 1, 2), open_until)
         rows = [row for batch in arrow_batches(frame) for row in batch.column(0).to_pylist()]
-    assert frame.times == 2
+    assert frame.times > 1
     assert sorted(rows) == [0, 1, 2, 3, 4]  # a batch comes when it is ready

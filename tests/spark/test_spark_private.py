@@ -67,12 +67,12 @@ def test_the_jvm_calls_this_process_on_the_port_that_is_opened(spark: SparkSessi
 
 
 def test_accumulators_print_nothing_where_a_connection_ends(
-    spark: SparkSession, capfd: pytest.CaptureFixture[str]
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spark_private.silence_accumulators(spark.sparkContext)
     server: Any = spark.sparkContext._accumulatorServer
     server.handle_error(None, ("127.0.0.1", 1))
-    assert capfd.readouterr().err == ""
+    assert capsys.readouterr().err == ""
 
 
 def test_served_rows_come_as_batches_and_their_job_ends(spark: SparkSession) -> None:

@@ -11,6 +11,7 @@ NAME = "spark.hadoop.fs.s3a.encryption.key"
 
 # A process of its own: the JVM of this one has been started already.
 PROGRAM = f"""
+import contextlib
 import sys
 from pathlib import Path
 
@@ -32,7 +33,8 @@ hadoop = spark.sparkContext._jsc.hadoopConfiguration()
 print("Spark has", hadoop.get("{NAME.removeprefix("spark.hadoop.")}"))
 
 for process in psutil.Process().children(recursive=True):
-    print("command line", Path(f"/proc/{{process.pid}}/cmdline").read_bytes())
+    with contextlib.suppress(OSError):  # it has ended
+        print("command line", Path(f"/proc/{{process.pid}}/cmdline").read_bytes())
 
 spark.stop()
 """
