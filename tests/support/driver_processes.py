@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from pipelines.cli.main import known_errors
+from tests.support.processes import is_suspended
 from tests.support.wait import DEADLINE_S, wait_until
 
 
@@ -39,11 +40,10 @@ class DriverProcess:
         """Waits until all threads of the process are suspended; fails when it has ended."""
 
         def is_stopped() -> bool:
-            assert self._process.is_alive(), self.said()
-            states = [_state(task) for task in Path(f"/proc/{self._process.pid}/task").iterdir()]
-            return all(state == "T" for state in states)
+            assert self._process.is_alive() and self._process.pid is not None, self.said()
+            return is_suspended(self._process.pid)
 
-        wait_until(is_stopped, "the driver stops itself", DEADLINE_S, seen=self.said)
+        wait_until(is_stopped, "the driver stops itself", seen=self.said)
 
     def go_on(self) -> None:
         """Wakes the process."""
@@ -89,11 +89,3 @@ def _run(log: str, work: Callable[..., None], values: tuple[Any, ...]) -> None:
         failure = click.ClickException(str(error))
         failure.show()
         sys.exit(failure.exit_code)
-
-
-def _state(task: Path) -> str:
-    """Returns the state of a thread, as Linux tells it; T is suspended."""
-    try:
-        return (task / "stat").read_text().rpartition(") ")[2][:1]
-    except OSError:
-        return ""

@@ -33,7 +33,10 @@ def get(port: int, path: str, host: str = "127.0.0.1", method: str = "GET") -> A
 
 
 def free_port() -> int:
-    """Return a port of loopback at which nobody listens; no other process gets it."""
+    """Return a port of loopback at which nobody listens.
+
+    It is held until this process ends: a server of a test can listen on it, nobody else gets it.
+    """
     held = Reservation("127.0.0.1", 0)
     _HELD.append(held)
     return held.ports[0]

@@ -140,3 +140,16 @@ def kill_children(pid: int) -> None:
     for child in psutil.Process(pid).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()
+
+
+def is_suspended(pid: int) -> bool:
+    """Returns whether all threads of a process are suspended: the last of them acts until then."""
+    return all(_state(task) == "T" for task in Path(f"/proc/{pid}/task").iterdir())
+
+
+def _state(task: Path) -> str:
+    """Returns the state of a thread, as Linux tells it; T is suspended."""
+    try:
+        return (task / "stat").read_text().rpartition(") ")[2][:1]
+    except OSError:
+        return ""

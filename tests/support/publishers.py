@@ -31,6 +31,7 @@ from storage.lake.lake import Lake
 from storage.rows import milliseconds
 from tests.support.in_memory_job import InMemoryJob
 from tests.support.kafka_admin import admin_client
+from tests.support.processes import is_suspended
 from tests.support.topic_names import topics_named
 from tests.support.wait import DEADLINE_S, wait_until
 from txlake import protocol as p
@@ -289,9 +290,8 @@ class KilledPublisher:
         assert self._process.exitcode == code, (self._process.exitcode, self.said())
 
     def is_suspended(self) -> bool:
-        assert self._process.is_alive(), self.said()
-        states = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(") ")[2]
-        return states[:1] == "T"
+        assert self._process.is_alive() and self._process.pid is not None, self.said()
+        return is_suspended(self._process.pid)
 
     def go_on(self) -> None:
         assert self._process.pid is not None

@@ -31,7 +31,7 @@ def write_raw_record(
     batch = _record_batch(value, headers)
     body = b"".join(
         [
-            struct.pack(">hhi", -1, -1, 10_000),  # no Kafka transaction, acks of all, timeout in ms
+            struct.pack(">hhi", -1, -1, 240_000),  # no transaction, acks of all, timeout in ms
             struct.pack(">i", 1),
             _text(topic),
             struct.pack(">ii", 1, partition),

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from tests.support.cluster import HOST, Cluster
+from tests.support.wait import DEADLINE_S
 
 
 def require_absent(secrets: Sequence[str], found: Mapping[str, bytes]) -> None:
@@ -48,7 +49,7 @@ def of_ui(port: int) -> dict[str, bytes]:
 
 
 def _get(port: int, path: str) -> bytes:
-    connection = http.client.HTTPConnection(HOST, port, timeout=60)
+    connection = http.client.HTTPConnection(HOST, port, timeout=DEADLINE_S)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()

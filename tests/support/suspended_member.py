@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
+from tests.support import processes
 from txlake import ConsumedMessage, Consumer, StaleGenerationError
 
 Mode = Literal["poll", "run"]
@@ -87,8 +88,8 @@ def suspended_member(
 
 
 def is_suspended(process: subprocess.Popen[bytes]) -> bool:
-    """Returns whether a process is stopped by SIGSTOP."""
-    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    """Returns whether a process is stopped by SIGSTOP, with all its threads."""
+    return processes.is_suspended(process.pid)
 
 
 if __name__ == "__main__":
