@@ -69,6 +69,7 @@ def run(
 
         chaos.restart_in_good_order()
         say(f"{time.monotonic() - started:6.1f} s: restarted in good order")
+        chaos.wait_for_common()
 
         chaos.settle(600.0 + 0.5 * len(kills))
         say(f"{time.monotonic() - started:6.1f} s: all ended; comparing")

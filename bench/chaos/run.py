@@ -31,17 +31,18 @@ from bench.chaos.names import (
 from bench.chaos.programs import Programs
 from bench.chaos.published_compare import Published, is_published, read_published
 from bench.chaos.settings import PUBLISHER_TIMEOUT_MS
-from bench.chaos.settled import has_met_a_late_end, is_seen, is_settled
+from bench.chaos.settled import has_common, has_met_a_late_end, is_seen, is_settled
 from bench.chaos.stage import Stage
 from bench.lake_store import LakeStore
 from tests.support.cluster import Cluster
 from tests.support.processes import Process
 
 START_TIMEOUT_S = 600.0  # beside other work a landing took 40 s
-END_TIMEOUT_S = 60.0
+END_TIMEOUT_S = 240.0
 RECOVERED = "which an earlier run had planned"
 _POLL_S = 0.05
-_LATE_END_S = 40.0  # a discard and an end after it take so long at most
+_LATE_END_S = 240.0  # a discard and an end after it take 40 s at most, on a quiet machine
+_COMMON_S = 600.0
 _LOSING_S = 15.0  # after a kill: about as long as a job needs to start
 
 
@@ -228,6 +229,10 @@ class Chaos(Stage):
             self._end(name)
         self._start(JOB, is_last=True)
         self._wait_until_says(JOB, SAYS[STREAMING])
+
+    def wait_for_common(self) -> None:
+        """Goes on until all has happened that does in any run: a slow machine tells few stories."""
+        self._wait(lambda: has_common(self), time.monotonic() + _COMMON_S, 1.0)
 
     def settle(self, timeout_s: float) -> None:
         """Stops sending, and waits until everything is decided and seen; ends all in good order.

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from bench.chaos.compare import TOO_LATE, read_facts, undecided
+from bench.chaos.counts import COMMON, counts_of, missing
 from bench.chaos.raw_compare import compare_raw
 from bench.chaos.settings import dealt
 from bench.chaos.stage import Stage
 from storage.lake.lake import Lake
 from storage.lake.progress import read_progress
+from storage.wire.record_kinds import KINDS
 from txlake import protocol
 
 _TOPICS = (protocol.HALF_TOPIC, protocol.OP_TOPIC, protocol.SCHEDULE_TOPIC, protocol.ADMIN_TOPIC)
@@ -47,6 +51,14 @@ def has_met_a_late_end(stage: Stage, start: int) -> bool:
         outcomes = lake.read("outcomes", ["outcome", "cause"]).to_pylist()
         return {"outcome": "COMMITTED", "cause": "late_end"} in outcomes
     return TOO_LATE in lake.read("conflicts", ["reason"])["reason"].to_pylist()
+
+
+def has_common(stage: Stage) -> bool:
+    """Returns whether all has happened that does in any run, and each kind was unreadable."""
+    counts = counts_of(Lake(stage.location))
+    promised = Counter(one.kind for one in stage.raw_journal.promises())
+    unread = {name.partition(" ")[0] for name in counts["unreadable"]}
+    return unread == set(KINDS) and not missing({**counts, "raw_promises": promised}, COMMON)
 
 
 def ends(stage: Stage, topic: str) -> dict[int, int]:
