@@ -277,9 +277,9 @@ class Destination:
 
         for run in sorted({begin, *runs}, reverse=True):
             span = (max(begin, run), end)
-            found = find_record(self._servers, self._client, at, span, lake_id, queue_offset)
-            if found is not None:
-                return found
+            kafka_offset = find_record(self._servers, self._client, at, span, lake_id, queue_offset)
+            if kafka_offset is not None:
+                return kafka_offset
             end = min(end, run)
         return None
 
