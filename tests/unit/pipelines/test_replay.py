@@ -266,14 +266,24 @@ def test_of_many_epochs_few_messages_that_landed_before_wait_at_a_time(
     assert decided_rows_of(tmp_path / "new") == decided_rows_of(Path(job.lake.path))
 
 
+@pytest.fixture(scope="module")
+def epochs_of_a_message(tmp_path_factory: pytest.TempPathFactory) -> AgingJob:
+    """Return a job with twelve epochs of a message each."""
+    job = AgingJob(tmp_path_factory.mktemp("epochs") / "lake")
+    for number in range(12):
+        job.end(COMMIT, job.half(f"tx{number}"))
+        job.run(1)
+    return job
+
+
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_messages_that_a_topic_deletes_meanwhile_are_not_missed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_streamed: bool
+    epochs_of_a_message: AgingJob,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_streamed: bool,
 ) -> None:
-    job = AgingJob(tmp_path / "lake")
-    for number in range(30):
-        job.end(COMMIT, job.half(f"tx{number}"))
-        job.run(1_000)
+    job = epochs_of_a_message.copy(tmp_path / "lake")
     if is_streamed:
         monkeypatch.setattr(source, "CHUNK_BYTES", 1)
         monkeypatch.setattr(epochs, "BYTES_MAX", 0)
@@ -287,7 +297,7 @@ def test_messages_that_a_topic_deletes_meanwhile_are_not_missed(
 
     monkeypatch.setattr(Source, "retrying", after_a_deletion)
     verified = verify(job.lake.path)
-    assert 0 < deleted_epoch(Lake(job.lake.path).handle("topics/1")) < 30
+    assert 0 < deleted_epoch(Lake(job.lake.path).handle("topics/1")) < job.epoch
     assert verified.is_equal, verified.differences.to_pylist()[:3]
 
 
@@ -299,13 +309,10 @@ def test_messages_that_a_topic_deletes_meanwhile_are_not_missed(
     ],
 )
 def test_files_that_the_job_merges_and_deletes_meanwhile_are_not_missed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, used_s: float
+    epochs_of_a_message: AgingJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, used_s: float
 ) -> None:
     """As when a replay takes longer than file_retention_ms."""
-    job = AgingJob(tmp_path / "lake")
-    for number in range(30):
-        job.end(COMMIT, job.half(f"tx{number}"))
-        job.run(1)
+    job = epochs_of_a_message.copy(tmp_path / "lake")
     epochs_run = 0
     run_epoch = ReplayedEpochs.replay
 
@@ -321,7 +328,7 @@ def test_files_that_the_job_merges_and_deletes_meanwhile_are_not_missed(
     monkeypatch.setattr(ReplayedEpochs, "replay", replay_beside_the_job)
     found = verify(job.lake.path)
     assert found.is_equal
-    assert found.transactions == 30
+    assert found.transactions == job.epoch
     assert job.maintained.merges > 0
 
 
