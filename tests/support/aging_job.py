@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,14 +35,6 @@ class AgingJob(WholeJob):
         self.last: Plan | None = None
         self.maintained = StepResult()
         self.topics = Retention()
-
-    def copy(self, path: Path) -> AgingJob:
-        """Return a job with the same past, on a copy of the lake."""
-        shutil.copytree(self.lake.path, path)
-        lake = Lake(str(path))
-        other = deepcopy(self, {id(self.lake): lake})
-        other.go_on_in(lake)
-        return other
 
     @property
     def floor(self) -> Floor:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
 import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -41,9 +45,19 @@ TRANSACTION = "paid"  # COMMITTED, in ORDERS
 GIVEN_UP = "silent"  # DISCARDED once, and pending again
 ORDERS = "topics/1"
 
+_Job = TypeVar("_Job", bound="WholeJob")
+
 
 class WholeJob(InMemoryJob):
     """A paper job that writes down all that the job does: counts, next offsets, a snapshot."""
+
+    def copy(self: _Job, path: Path) -> _Job:
+        """Return a job with the same past, on a copy of the lake."""
+        shutil.copytree(self.lake.path, path)
+        lake = Lake(str(path), is_driver=True)
+        other = deepcopy(self, {id(self.lake): lake})
+        other.go_on_in(lake)
+        return other
 
     def go_on_in(self, lake: Lake) -> None:
         """Write the next epochs into another lake, which has the same ones."""
@@ -88,13 +102,24 @@ class _Nothing:
 NOTHING = cast(Any, _Nothing())
 
 
+def run_job(path: Path) -> WholeJob:
+    """Return a job with the history of `make_lake`, on a copy: each has the same lake's id."""
+    return _job_of_this_process().copy(path)
+
+
+@cache
+def _job_of_this_process() -> WholeJob:
+    folder = Path(tempfile.mkdtemp(prefix="txlake-job-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return _live(folder / "lake")
+
+
 def make_lake(path: Path) -> Lake:
     """Make a lake in which every table has rows, before the snapshot and after it."""
-    return run_job(path).lake
+    return _live(path).lake
 
 
-def run_job(path: Path) -> WholeJob:
-    """Run the history of `make_lake`, and give its job."""
+def _live(path: Path) -> WholeJob:
     job = WholeJob(path, check_max=1)
 
     for number in range(2):  # all of it before the snapshot, and once more behind it

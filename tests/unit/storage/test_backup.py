@@ -145,7 +145,7 @@ def test_an_epoch_that_is_half_written_is_left_out(tmp_path: Path) -> None:
 def test_a_copy_is_written_to_as_the_lake_was(tmp_path: Path) -> None:
     job = run_job(tmp_path / "lake")
     back_up(Lake(job.lake.path), lake_location(str(tmp_path / "copy")))
-    job.go_on_in(Lake(str(tmp_path / "copy")))
+    job.go_on_in(Lake(str(tmp_path / "copy"), is_driver=True))
     one_epoch(job)
     run_round(tmp_path / "copy", NOW_GONE)
     require_sound(tmp_path / "copy")
@@ -342,7 +342,7 @@ def test_an_epoch_that_is_half_written_is_left_out_though_its_logs_were_cut_befo
 
 
 def test_a_place_where_something_is_stays_as_it_is(tmp_path: Path) -> None:
-    lake = make_lake(tmp_path / "lake")
+    lake = run_job(tmp_path / "lake").lake
     other = make_lake(tmp_path / "other")
     (tmp_path / "link").symlink_to(tmp_path / "lake")
     (tmp_path / "files").mkdir()
@@ -402,7 +402,7 @@ def test_of_two_backups_to_one_place_the_second_is_refused_and_harms_nothing(
 def test_a_lake_that_cannot_be_read_is_named_and_not_the_target(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake = make_lake(tmp_path / "lake")
+    lake = run_job(tmp_path / "lake").lake
     reading = LakeLocation.reading
     listing = LakeLocation.filesystem
     refusal = PermissionError(13, "Permission denied", f"{lake.path}/half")
@@ -430,7 +430,7 @@ def test_a_lake_that_cannot_be_read_is_named_and_not_the_target(
 
 
 def test_what_the_lake_has_lost_is_named_and_no_copy_is_a_lake(tmp_path: Path) -> None:
-    lake = make_lake(tmp_path / "lake")
+    lake = run_job(tmp_path / "lake").lake
     (name, _), *_ = next(t for t in pin(lake).tables if t.name == ORDERS).files
     file = tmp_path / "lake" / ORDERS / name
     kept = file.read_bytes()
@@ -468,7 +468,7 @@ def test_a_lake_without_an_epoch_and_the_commands_words(tmp_path: Path) -> None:
     code, _ = txlake("verify", "--lake", str(tmp_path / "copy"))
     assert code == 0
 
-    lake = make_lake(tmp_path / "lake")
+    lake = run_job(tmp_path / "lake").lake
     output = said("backup", str(tmp_path / "json"), "--lake", lake.path, "-o", "json")
     assert '"epoch": 5' in output
     assert f'"target": "{tmp_path / "json"}"' in output

@@ -72,10 +72,10 @@ def test_thousands_of_files_go_by_some_hundreds() -> None:
     assert len(expired(files, Retention(ms=1), 10_000)) == 256
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> WholeJob:
+@pytest.fixture(scope="module")
+def eight_epochs(tmp_path_factory: pytest.TempPathFactory) -> WholeJob:
     """Return a job that delivered two messages in each of eight epochs, to two queues."""
-    job = WholeJob(tmp_path / "lake", topics_max=1)
+    job = WholeJob(tmp_path_factory.mktemp("eight") / "lake", topics_max=1)
     job.end(COMMIT, job.half("first", real_topic="orders", real_queue_id=3))
     job.run(EPOCH_MS)
     for n in range(8):
@@ -85,6 +85,12 @@ def job(tmp_path: Path) -> WholeJob:
         job.end(COMMIT, job.half("nowhere", real_topic=f"other{n}"))
         job.run(EPOCH_MS)
     return job
+
+
+@pytest.fixture
+def job(eight_epochs: WholeJob, tmp_path: Path) -> WholeJob:
+    """Return a copy of that job."""
+    return eight_epochs.copy(tmp_path / "lake")
 
 
 def maintain(
