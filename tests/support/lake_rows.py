@@ -152,7 +152,7 @@ class LakeRows:
 
     def write(self, path: Path, by_epoch: Collection[str] = ()) -> Lake:
         """Write a new lake; the tables `by_epoch` in one Delta commit an epoch, as the job does."""
-        lake = Lake(str(path))
+        lake = Lake(str(path), is_driver=True)
         lake.create(NOW)
         self.seal(lake.majority_lake_id())
         for table, rows in self._tables():

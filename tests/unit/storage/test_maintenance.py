@@ -25,6 +25,7 @@ from storage.maintenance import maintenance as maintaining
 from storage.maintenance import merge as merging
 from storage.maintenance.maintenance import Maintenance
 from storage.maintenance.merge import files_of, merge
+from tests.support.damage import look_at_the_tables_alone
 from tests.support.job import plain_state
 from tests.support.lake_rows import NOW
 from tests.support.maintenance_rounds import (
@@ -154,6 +155,7 @@ STEPS: dict[str, tuple[Any, str]] = {
 def test_a_crash_in_any_step_leaves_a_sound_lake_and_the_next_round_does_the_rest(
     many_files: Path, appended_rows: Rows, monkeypatch: pytest.MonkeyPatch, step: str, when: str
 ) -> None:
+    look_at_the_tables_alone(monkeypatch)  # the rows are those of before
     with monkeypatch.context() as patch:
         owner, name = STEPS[step]
         is_torn = step == "merged file" and when == "before"
