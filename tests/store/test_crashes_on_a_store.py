@@ -78,7 +78,7 @@ class StoreStory(CrashScenario):
         """Return a new process on a lake, which is the driver's: as `txlake run` opens it."""
         settings = self.of(folder)
         settings = replace(settings, stream=replace(settings.stream, **stream))
-        lake = (watch or FaultPoints()).lake(settings.lake.location(), is_driver=True)
+        lake = (watch or FaultPoints()).lake(settings.lake.location())
         return EpochHarness(self.spark, settings, lake, (watch or FaultPoints()).asker)
 
     def of(self, folder: Path) -> Settings:

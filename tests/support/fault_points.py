@@ -58,9 +58,9 @@ class FaultPoints:
 
         raise SeenError(name) if self.mode == "error after" else Crash(name)
 
-    def lake(self, location: str | LakeLocation, *, is_driver: bool = False) -> Lake:
-        """Return a lake that is watched."""
-        return _WatchedLake(location, self, is_driver)
+    def lake(self, location: str | LakeLocation) -> Lake:
+        """Return a lake that is watched, and the driver's: as `txlake run` opens it."""
+        return _WatchedLake(location, self)
 
     def asker(self, *connection: Any) -> KafkaCheckSender:
         """Return an asker that is watched. Input: as of a KafkaCheckSender."""
@@ -68,8 +68,8 @@ class FaultPoints:
 
 
 class _WatchedLake(Lake):
-    def __init__(self, location: str | LakeLocation, watch: FaultPoints, is_driver: bool) -> None:
-        super().__init__(location, is_driver=is_driver)
+    def __init__(self, location: str | LakeLocation, watch: FaultPoints) -> None:
+        super().__init__(location, is_driver=True)
         self._watch = watch
 
     def create_table(self, table: str) -> None:

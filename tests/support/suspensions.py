@@ -104,7 +104,7 @@ class LightStory(CrashScenario):
         assert not stream
         settings = self.of(folder)
         watch = watch or FaultPoints()
-        lake = watch.lake(settings.lake.location(), is_driver=True)
+        lake = watch.lake(settings.lake.location())
         return EpochHarness(None, settings, lake, watch.asker, f"process-{os.getpid()}")
 
     def send_more(self) -> None:
