@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import random
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +88,7 @@ def aged(tmp_path_factory: pytest.TempPathFactory) -> AgingJob:
 def test_a_crash_behind_any_step_leaves_a_whole_lake_and_the_next_round_does_the_rest(
     aged: AgingJob, tmp_path: Path
 ) -> None:
-    undisturbed, job = copy_of(aged, tmp_path / "undisturbed"), copy_of(aged, tmp_path / "crashing")
+    undisturbed, job = aged.copy(tmp_path / "undisturbed"), aged.copy(tmp_path / "crashing")
     undisturbed.maintain()
     crashes = 0
     for table in EXPIRING:
@@ -106,7 +104,7 @@ def test_a_crash_behind_any_step_leaves_a_whole_lake_and_the_next_round_does_the
 def test_a_crash_before_a_deletion_is_committed_changes_nothing_and_the_next_round_does_it(
     aged: AgingJob, tmp_path: Path
 ) -> None:
-    undisturbed, job = copy_of(aged, tmp_path / "undisturbed"), copy_of(aged, tmp_path / "crashing")
+    undisturbed, job = aged.copy(tmp_path / "undisturbed"), aged.copy(tmp_path / "crashing")
     before = rows_in(Path(job.lake.path), EXPIRING)
 
     def crash() -> None:
@@ -125,7 +123,7 @@ def test_a_crash_before_a_deletion_is_committed_changes_nothing_and_the_next_rou
 def test_of_two_keepers_that_delete_the_same_files_one_does_and_the_count_is_right(
     aged: AgingJob, tmp_path: Path
 ) -> None:
-    job = copy_of(aged, tmp_path / "lake")
+    job = aged.copy(tmp_path / "lake")
     lakes = [Lake(job.lake.path, is_driver=True) for _ in range(2)]
     until = job.floor.deleted
     chosen = [Expiry(lake).expired("half", until, files_of(lake, "half")) for lake in lakes]
@@ -141,7 +139,7 @@ def test_of_two_keepers_that_delete_the_same_files_one_does_and_the_count_is_rig
 def test_what_is_alive_or_was_undeliverable_stays_however_old(
     aged: AgingJob, tmp_path: Path
 ) -> None:
-    job = copy_of(aged, tmp_path / "lake")
+    job = aged.copy(tmp_path / "lake")
     job.maintain()
     is_old = pc.field("epoch") <= job.floor.deleted
     alive = (pc.field("epoch") == job.floor.deleted) & (pc.field("change") == "snapshot")
@@ -180,7 +178,7 @@ def test_what_stays_for_ever_keeps_no_younger_row_with_it(tmp_path: Path) -> Non
 def test_an_estimate_names_the_rows_that_go_and_the_merges_of_what_stays(
     aged: AgingJob, tmp_path: Path
 ) -> None:
-    job = copy_of(aged, tmp_path / "lake")
+    job = aged.copy(tmp_path / "lake")
     maintenance = job.maintenance()
     for table in maintenance.tables():
         _, estimated = maintenance.estimate(table)
@@ -192,7 +190,7 @@ def test_an_estimate_names_the_rows_that_go_and_the_merges_of_what_stays(
 
 
 def test_a_driver_that_lost_the_lake_deletes_no_row(aged: AgingJob, tmp_path: Path) -> None:
-    job = copy_of(aged, tmp_path / "lake")
+    job = aged.copy(tmp_path / "lake")
     before = rows_in(Path(job.lake.path))
 
     def is_lost() -> None:
@@ -228,7 +226,7 @@ def test_a_row_of_an_epoch_names_the_queues_that_grew_and_a_snapshot_names_all(
 def test_what_lies_below_the_floor_is_refused_with_a_sentence_that_names_it(
     aged: AgingJob, tmp_path: Path
 ) -> None:
-    job = copy_of(aged, tmp_path / "lake")
+    job = aged.copy(tmp_path / "lake")
     job.maintain()
     named = f"is below the floor, epoch {job.floor.epoch}: "
     for words in (
@@ -262,14 +260,6 @@ def test_what_lies_below_the_floor_is_refused_with_a_sentence_that_names_it(
     assert told in explained.output
 
 
-def copy_of(job: AgingJob, path: Path) -> AgingJob:
-    """Return a job with the same state on a copy of the lake."""
-    shutil.copytree(job.lake.path, path)
-    other = copy.copy(job)
-    other.lake, other.maintained = Lake(str(path)), StepResult()
-    return other
-
-
 def places_of(row: dict[str, Any]) -> tuple[int, int]:
     return row["queue_id"], row["queue_offset"]
 
@@ -288,8 +278,8 @@ def test_a_topic_is_sound_wherever_the_floor_stands(tmp_path: Path, epoch: int) 
         job.run(EPOCH_MS)
         if job.floor.epoch not in floors:
             assert violations(job.lake) == {}
-        floors.add(job.floor.epoch)
-        job.maintain()
+            floors.add(job.floor.epoch)
+            job.maintain()
 
 
 def test_nothing_is_so_old_as_the_longest_retention(tmp_path: Path) -> None:
