@@ -30,7 +30,7 @@ def make_old_lake(folder: Path) -> AgingJob:
     job.schedule(deliver_at=FAR)
     job.schedule(deliver_at=START_AT + 2 * EPOCH_MS)
 
-    for _ in range(31):
+    for _ in range(22):
         job.end(COMMIT, job.half(f"other{job.epoch}", queue=1), queue=1)
         job.run(EPOCH_MS)
         if job.epoch % 3 == 0:

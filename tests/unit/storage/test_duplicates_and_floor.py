@@ -21,7 +21,7 @@ def pass_floor(job: AgingJob, offset: int) -> None:
     epoch = job.epoch
     while job.floor.deleted < epoch:
         job.run(EPOCH_MS)
-        job.maintain()
+    job.maintain()
     assert job.floor.offsets[0] >= offset
 
 
