@@ -35,7 +35,7 @@ def make_old_job(path: Path) -> AgingJob:
     for topic in ("orders", "nowhere"):  # of which topics_max allows one
         job.end(COMMIT, job.half("asks", real_topic=topic))
         job.run()
-    live(job, random.Random(12), 24)
+    live(job, random.Random(12), 18)
     return job
 
 

