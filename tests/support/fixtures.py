@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 _NUMBERS = itertools.count(1)
 _LEFT_BEHIND = set[str]()
+# Mostly this broker waits, with two others, for a whole run: no record of metadata twice a second
+# that changes nothing, and fewer threads that look for work.
+_WAITING = {"metadata.max.idle.interval.ms": 0, "num.io.threads": 2, "num.network.threads": 1}
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +34,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """Run one Kafka broker for all tests of a process; a test that kills one starts its own."""
     from pipelines.local_broker.broker import Broker
 
-    with Broker(tmp_path_factory.mktemp("broker")) as running:
+    with Broker(tmp_path_factory.mktemp("broker"), properties=_WAITING) as running:
         yield running
         require_no_default_topics(running.bootstrap_servers)
 
