@@ -10,7 +10,7 @@ from pipelines.errors import JobError, KafkaRefusedError
 from pipelines.output import instant
 from pipelines.publish.committed import open_lake
 from pipelines.publish.destination import Destination
-from pipelines.publish.progress import ProgressLog, TopicProgress, read_log
+from pipelines.publish.progress import ProgressLog, TopicProgress, is_topic_of, read_log
 from pipelines.publish.topics import wanted_topics
 from pipelines.settings import PublisherSettings, Settings
 
@@ -60,7 +60,7 @@ class _History:
 class PublicationFinder:
     """A look for the records of messages, at one time.
 
-    The progress topic is read once, and a Kafka that does not answer is asked once.
+    The progress topic of a publisher is read once, and a Kafka that does not answer is asked once.
     Errors of the methods: LakeError; StoreAwayError.
     """
 
@@ -155,8 +155,9 @@ def _read_history(destination: Destination, lake_id: str, publisher: str) -> _Hi
     def records() -> Iterator[tuple[bytes | None, bytes | None]]:
         for message in destination.progress_records():
             record = message.key(), message.value()
-            for progress in read_log([record]).of(lake_id, publisher).values():
-                steps[progress.topic].append(_Step(int(message.timestamp()[1]), progress))
+            if is_topic_of(message.key(), lake_id, publisher):
+                for progress in read_log([record]).topics.values():
+                    steps[progress.topic].append(_Step(int(message.timestamp()[1]), progress))
             yield record
 
     return _History(read_log(records()), steps)

@@ -197,6 +197,7 @@ class ProgressLog:
     def adoptions_of(self, topic_id: str) -> list[tuple[str, Adoption]]:
         """Returns the adoptions of a destination by any lake, the oldest first.
 
+        Kafka's ends say which is older: they grow, and operators' clocks can be apart.
         Input: Kafka's id of the topic: one that is made anew has none. Output: with the lake's id.
         """
         adoptions = [
@@ -205,7 +206,7 @@ class ProgressLog:
             for adoption in of_owner
             if adoption.topic_id == topic_id
         ]
-        return sorted(adoptions, key=lambda each: each[1].at)
+        return sorted(adoptions, key=lambda each: (sum(each[1].ends), each[1].at))
 
     def others(self, lake_id: str, publisher: str, destination: str) -> list[Key]:
         """Returns the other publishers of a destination, those of former times too."""
@@ -243,6 +244,12 @@ def topic_record(lake_id: str, publisher: str, progress: TopicProgress) -> tuple
 def topic_key(lake_id: str, publisher: str, topic: str) -> bytes:
     """Returns the key of a topic's progress."""
     return _json([TOPIC, lake_id, publisher, topic])
+
+
+def is_topic_of(key: bytes | None, lake_id: str, publisher: str) -> bool:
+    """Returns whether a key is that of a topic's progress, by its beginning."""
+    begin = topic_key(lake_id, publisher, "").removesuffix(b'""]')
+    return key is not None and key.startswith(begin)
 
 
 def start_record(lake_id: str, publisher: str, start: Start) -> tuple[bytes, bytes]:

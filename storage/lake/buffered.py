@@ -140,6 +140,7 @@ class BufferedLake(Lake):
         self.wait()
         with self._lock:
             waiting = self._staged.pop(table, [])
+            self.staged_bytes -= sum(rows.nbytes for rows in waiting)
             self._epochs_on_disk[table] = epoch
         if waiting:
             self._write(table, pa.concat_tables(waiting))

@@ -18,8 +18,7 @@ from pipelines.local_broker.broker import Broker, BrokerError
 from pipelines.local_server.ports import is_listening
 from pipelines.local_server.server import HOST
 from tests.support.kafka_admin import admin_client
-
-DEADLINE_S = 240.0
+from tests.support.wait import DEADLINE_S, wait_until
 
 
 def create_topic(broker: Broker, topic: str) -> None:
@@ -59,14 +58,6 @@ def consume(broker: Broker, topic: str, group: str) -> Message:
         return message
     finally:
         consumer.close()
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Wait until something holds, or say that it did not."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {DEADLINE_S} s: {what}"
-        time.sleep(0.01)
 
 
 def is_alive(pid: int) -> bool:

@@ -171,6 +171,9 @@ def test_demo_agrees_with_itself_and_what_it_says_to_try_next_works(
     # The killed one was asked about; on a busy machine others are, too, that took longer than 5 s.
     orders, with_reminder = ends_of(lake, "orders"), ends_of(lake, "reminders")
     assert orders["COMMITTED", "check_answer"] >= 1
+    assert orders["COMMITTED", "operation"] > 0 and orders["ROLLED_BACK", "operation"] > 0
+    assert orders["DISCARDED", "check_max"] == 1
+    assert with_reminder["COMMITTED", "operation"] > 0
     assert by_outcome(orders) == {
         "COMMITTED": committed,
         "DISCARDED": 1,

@@ -164,7 +164,7 @@ def test_store_that_is_away_refuses_and_comes_back(far: Bucket, proxy: FaultProx
         with socket.socket() as probe, pytest.raises(ConnectionRefusedError):
             probe.connect((HOST, proxy.port))
         before = proxy.traffic()
-        # delta-rs tries again for some seconds; this machine can be away for longer.
+        # Tried again here, too: delta-rs gives up after some seconds, and a machine can be slower.
         writer = threading.Thread(
             target=wait_until, args=(lambda: is_appended(far, 2), "it is written")
         )

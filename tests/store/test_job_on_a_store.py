@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,7 +29,7 @@ from tests.support.job import settings_for
 from tests.support.processes import Process
 from tests.support.standby_processes import Drivers, drivers_of
 from tests.support.store import make_bucket
-from tests.support.wait import DEADLINE_S
+from tests.support.wait import DEADLINE_S, wait_until
 
 AWAY, BACK = "is away, for", "is back after"
 # Each happens to some requests while the job works; what the job sees of it is the client's affair.
@@ -79,7 +79,7 @@ def test_a_store_that_fails_now_and_then_loses_and_doubles_nothing(
             drivers.send(f"{kind} {number}")
             time.sleep(0.7)  # epochs of their own
         # The tests read past the faults.
-        _wait(lambda: all(fault.hits > 0 for fault in running))
+        wait_until(lambda: all(fault.hits > 0 for fault in running), "each fault has struck")
     finally:
         for fault in running:
             proxy.remove(fault)
@@ -93,10 +93,10 @@ def test_a_store_that_was_away_is_waited_for(
     before = len(active.log.read_text())
     with proxy.away():
         drivers.send("away 1", "away 2")
-        _wait(lambda: AWAY in active.log.read_text()[before:])
+        wait_until(lambda: AWAY in active.log.read_text()[before:], AWAY)
     drivers.wait_for_sent()
     # It says that the store is back when it has written there, and others can see that.
-    _wait(lambda: BACK in active.log.read_text().rpartition(AWAY)[2])
+    wait_until(lambda: BACK in active.log.read_text().rpartition(AWAY)[2], BACK)
     said = active.log.read_text()
     lines = [line for line in said.splitlines() if AWAY in line or BACK in line]
     assert all("the store of s3://" in line for line in lines), lines
@@ -124,10 +124,3 @@ def test_a_driver_that_wakes_up_on_a_store_when_another_has_the_lake_writes_noth
     secret = (drivers.conf.parent / "secret").read_text()
     for process in (active, standby):
         assert secret not in process.log.read_text()
-
-
-def _wait(is_met: Callable[[], bool], deadline_s: float = 240.0) -> None:
-    end = time.monotonic() + deadline_s
-    while not is_met():
-        assert time.monotonic() < end
-        time.sleep(0.2)

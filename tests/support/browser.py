@@ -23,6 +23,7 @@ from pipelines.console.context import ConsoleContext
 from pipelines.console.urls import PAGES
 from tests.support.notebook_lake import EPOCHS, START_AT, STEP_MS
 from tests.support.optional import require
+from tests.support.wait import DEADLINE_S
 
 # A minute after the shop's last epoch.
 NOW_NS = (START_AT + (EPOCHS - 1) * STEP_MS + 60_000) * 1_000_000
@@ -31,7 +32,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 OPTIONS = ("--no-sandbox", "--disable-dev-shm-usage", "--host-resolver-rules=MAP *.test 127.0.0.1")
 # Set, it names the folder into which pictures of the pages are written.
 PICTURES = "TXLAKE_PICTURES"
-DEADLINE_MS = 120_000
+DEADLINE_MS = DEADLINE_S * 1_000
 expect.set_options(timeout=DEADLINE_MS)  # without it: 5 s, whatever a page's own timeout is
 # A page of every kind, on the shop's lake.
 WALK = (

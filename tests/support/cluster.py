@@ -10,8 +10,9 @@ import importlib.util
 import os
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -19,6 +20,7 @@ from pipelines.jvm.java import java_home
 from pipelines.local_server.ports import Reservation, is_listening
 from tests.support.class_archive import QUICK_JAVA
 from tests.support.processes import kill_children
+from tests.support.wait import DEADLINE_S, wait_until
 
 _PYSPARK = importlib.util.find_spec("pyspark")
 assert _PYSPARK is not None
@@ -26,7 +28,6 @@ CLUSTER_VARIABLE = "TXLAKE_TESTS_SPARK"  # settings of the tests' Spark session,
 HOST = "127.0.0.1"
 WORKERS = 2
 _HOME = Path(str(_PYSPARK.origin)).parent
-_DEADLINE_S = 180
 # Without the packages of this environment.
 BARE_PYTHON = os.path.realpath(sys.executable)
 
@@ -77,7 +78,7 @@ class Cluster:
         for process in self._processes:
             kill_children(process.pid)
             process.kill()
-            process.wait(_DEADLINE_S)
+            process.wait(DEADLINE_S)
         self._held.release()
 
     def _start(self, name: str, kind: str, *arguments: str) -> None:
@@ -107,12 +108,11 @@ class Cluster:
                 )
             )
 
-    def _wait(self, what: str, is_met: object) -> None:
-        deadline = time.monotonic() + _DEADLINE_S
-        while not is_met():  # type: ignore[operator]
-            logs = "\n".join(path.read_text() for path in self.folder.glob("*/log"))
-            assert time.monotonic() < deadline, f"{what} did not start:\n{logs}"
-            time.sleep(0.1)
+    def _wait(self, what: str, is_met: Callable[[], Any]) -> None:
+        wait_until(is_met, f"{what} starts", seen=self._logs)
+
+    def _logs(self) -> str:
+        return "\n".join(path.read_text() for path in self.folder.glob("*/log"))
 
     def executors(self) -> list[psutil.Process]:
         """Return the executors' JVMs."""

@@ -103,7 +103,10 @@ NOTHING = cast(Any, _Nothing())
 
 
 def run_job(path: Path) -> WholeJob:
-    """Return a job with the history of `make_lake`, on a copy: each has the same lake's id."""
+    """Return a job with the history of `make_lake`, on a copy: each has the same lake's id.
+
+    A test calls it before it patches anything: the first call of a process lives the history.
+    """
     return _job_of_this_process().copy(path)
 
 

@@ -13,6 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from tests.support.wait import DEADLINE_S
 from txlake import ConsumedMessage, Consumer
+from txlake._consumer_offsets import Commit, ConsumerOffsets
 
 UTC = dt.timezone.utc
 EPOCH_AT = dt.datetime(2026, 1, 1, tzinfo=UTC)
@@ -123,6 +124,10 @@ class LakeFactory:
             "epoch": self._epoch,
             **columns,
         }
+
+    def committed_rows(self) -> list[Commit]:
+        """Returns the newest rows of `consumer_offsets`, as another process sees them."""
+        return list(ConsumerOffsets(str(self.path / "consumer_offsets")).newest().values())
 
     def write_rows(self, topic: str, rows: Iterable[dict[str, Any]]) -> None:
         self._epoch += 1

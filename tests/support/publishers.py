@@ -144,7 +144,7 @@ def offset_of(message: Any) -> int:
 
 
 def consumed(servers: str, topic: str, isolation: str = "read_committed") -> list[Any]:
-    """Returns all records of a Kafka topic, up to its end. It waits for open transactions."""
+    """Returns all records of a Kafka topic; `read_committed` waits for open transactions."""
     consumer = Consumer(
         {
             "bootstrap.servers": servers,

@@ -16,11 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from tests.support import processes
 from txlake import ConsumedMessage, Consumer, StaleGenerationError
 
 Mode = Literal["poll", "run"]
-NEVER = 1_000_000
+NEVER = 1_000_000  # beyond all offsets
 
 
 def main(lake: str, mode: str, journal: str, session_timeout_ms: str, suspends_at: str) -> None:
@@ -85,11 +84,6 @@ def suspended_member(
         finally:
             if process.poll() is None:
                 process.kill()
-
-
-def is_suspended(process: subprocess.Popen[bytes]) -> bool:
-    """Returns whether a process is stopped by SIGSTOP, with all its threads."""
-    return processes.is_suspended(process.pid)
 
 
 if __name__ == "__main__":

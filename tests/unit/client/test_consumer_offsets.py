@@ -206,7 +206,7 @@ def test_a_stale_generation_can_neither_commit_nor_beat_nor_release(uri: str) ->
     new.take([QUEUE], DEADLINE_S)
     with pytest.raises(StaleGenerationError, match=r"generation 1 of old is over.*generation 2"):
         old.commit({QUEUE: 3})
-    time.sleep(0.002)  # two thirds of the session
+    time.sleep(0.002)  # twice the session: a sign of life is due
     with pytest.raises(StaleGenerationError):
         old.heartbeat()
     old.release()
@@ -240,7 +240,7 @@ def test_rows_of_a_running_consumer_come_back_in_a_table_that_was_deleted(
     elif how == "release":
         one.release()
     else:
-        time.sleep(0.002)  # two thirds of the session
+        time.sleep(0.002)  # twice the session: a sign of life is due
         one.heartbeat()
 
     found = ConsumerOffsets(uri).newest()

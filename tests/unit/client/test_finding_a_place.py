@@ -16,7 +16,6 @@ from tests.support.lake_factory import EPOCH_AT, LakeFactory, places, poll_all
 from tests.support.read_bytes import read_bytes
 from tests.support.wait import DEADLINE_S, wait_until
 from txlake import ConsumedMessage, Consumer, OffsetGapError
-from txlake._consumer_offsets import ConsumerOffsets
 from txlake._delta_files import DeltaFiles
 
 
@@ -100,8 +99,7 @@ KEYS = ["k1", "k2 k3", None, "k1 k4", "k5"]
 
 def committed(orders: LakeFactory) -> dict[tuple[str, int], int | None]:
     """Return how far the group is, as another process sees it: a consumer is one thread's."""
-    newest = ConsumerOffsets(str(orders.path / "consumer_offsets")).newest()
-    return {(row.topic, row.queue_id): row.queue_offset for row in newest.values()}
+    return {(row.topic, row.queue_id): row.queue_offset for row in orders.committed_rows()}
 
 
 def mixed(orders: LakeFactory, count: int) -> None:

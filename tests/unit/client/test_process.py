@@ -57,7 +57,7 @@ def in_child(run: Callable[[], None]) -> str:
             os._exit(0)
 
     os.close(write)
-    # The deadline is half of the time-out of a send.
+    # The deadline is less than half of the time-out of a send.
     wait_until(lambda: os.waitpid(child, os.WNOHANG) != (0, 0), "the child has ended")
     with os.fdopen(read) as pipe:
         return pipe.read()

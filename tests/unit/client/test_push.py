@@ -32,7 +32,6 @@ from txlake import (
     LakeError,
     StoreAwayError,
 )
-from txlake._consumer_offsets import ConsumerOffsets
 from txlake._disk import require_room
 from txlake._group_queues import GroupQueues
 from txlake._lanes import PushOptions
@@ -87,15 +86,15 @@ def rows(lake: LakeFactory, table: str) -> list[dict[str, Any]]:
 
 def committed(lake: LakeFactory, queue_id: int) -> int | None:
     """Return how far the group is, as another process sees it: a consumer is one thread's."""
-    newest = ConsumerOffsets(str(lake.path / "consumer_offsets")).newest()
-    return newest["points", "orders", queue_id].queue_offset
+    (row,) = (row for row in lake.committed_rows() if row.queue_id == queue_id)
+    return row.queue_offset
 
 
 def share_of(consumer: Consumer) -> list[tuple[str, int]]:
-    """Return the queues of a consumer that runs in another thread; none while it takes one."""
-    with suppress(RuntimeError):  # a dict has changed while it was gone through
-        return consumer.assignment()
-    return []
+    """Return the queues of a consumer that runs in another thread."""
+    while True:
+        with suppress(RuntimeError):  # a dict has changed while it was gone through
+            return consumer.assignment()
 
 
 def states(lake: LakeFactory) -> dict[Place, tuple[str, int]]:
@@ -516,9 +515,8 @@ def test_a_slow_listener_holds_up_its_consumer_and_not_its_session(
 
     def shown_at() -> datetime:
         """Return when the slow one has last shown that it lives."""
-        newest = ConsumerOffsets(str(orders.path / "consumer_offsets")).newest()
         owner = slow._queues.ownership.owner
-        return max(row.committed_at for row in newest.values() if row.owner == owner)
+        return max(row.committed_at for row in orders.committed_rows() if row.owner == owner)
 
     orders.deliver("orders", {0: 3_000})
     with (

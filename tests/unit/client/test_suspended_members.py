@@ -13,7 +13,8 @@ import pytest
 
 from tests.support.group_member import read_seen
 from tests.support.lake_factory import LakeFactory
-from tests.support.suspended_member import Mode, is_suspended, suspended_member
+from tests.support.processes import is_suspended
+from tests.support.suspended_member import Mode, suspended_member
 from tests.support.wait import DEADLINE_S, wait_until
 from txlake import Consumer
 from txlake._consumer_offsets import Commit, ConsumerOffsets
@@ -67,7 +68,7 @@ def test_a_member_that_was_suspended_beyond_its_session_commits_nothing_late(
 
     def is_suspended_by_then() -> bool:
         deliver()  # the queues of the first are the second's after a session
-        return is_suspended(sleeper)
+        return is_suspended(sleeper.pid)
 
     def owners() -> set[str]:
         return {row.owner for row in newest(orders)}
@@ -118,7 +119,7 @@ def test_a_listener_goes_on_where_the_group_stands_when_it_gets_its_queue_back(
     with suspended_member(
         orders.path, "run", folder, session_timeout_ms=SESSION_MS, suspends_at=3
     ) as sleeper:
-        wait_until(lambda: is_suspended(sleeper), "the suspension")
+        wait_until(lambda: is_suspended(sleeper.pid), "the suspension")
         in_hand = read_seen(folder / "journal")
         time.sleep(1.2 * SESSION_MS / 1_000)
 

@@ -218,6 +218,7 @@ def test_in_one_batch_the_newest_floor_stands_though_epochs_above_it_knew_an_old
     job = AgingJob(tmp_path / "lake", **LIMITS)
     live(job, random.Random(103), 20)
     job.maintain()
+    assert job.floor.epoch > job.floor.deleted > 0
     rebuild(job.lake.path, str(tmp_path / "new"), one_batch=True)
     last = read_progress(Lake(str(tmp_path / "new"))).last
     assert last is not None

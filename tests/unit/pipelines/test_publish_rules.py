@@ -177,8 +177,8 @@ def test_an_adoption_leaves_of_a_skip_what_is_before_the_messages_that_come_now(
 
 
 def test_the_adoptions_of_a_destination_are_those_of_any_lake_the_oldest_first() -> None:
-    first = Adoption("orders", "earliest", "ada", "lost", 1, (4,), "id", (7, 0))
-    second = Adoption("orders", "latest", "ada", "rebuilt", 2, (4,), "id", (9,))
+    first = Adoption("orders", "earliest", "ada", "lost", 2, (4,), "id", (7, 0))
+    second = Adoption("orders", "latest", "ben", "rebuilt", 1, (4,), "id", (9,))
     elsewhere = Adoption("orders", "latest", "ada", "deleted", 3, (4,), "new id", (1, 1))
     log = read_log(
         [
