@@ -32,9 +32,10 @@ from tests.support.store import make_bucket
 from tests.support.suspensions import (
     CASES,
     DISK_CASES,
+    MAINTENANCE,
     LightStory,
     reference_of,
-    require_no_deletion,
+    require_no_maintenance,
     require_no_more_writes,
     story_of,
 )
@@ -72,7 +73,10 @@ def run(story: LightStory, say: Callable[[str], None]) -> tuple[Counter[str], li
         )
         for write, mode in (*CASES, *(() if story.uri else DISK_CASES))
     ]
-    cases.append(("VACUUM, about to delete", lambda: require_no_deletion(story, reference)))
+    cases += [
+        (step, lambda step=step: require_no_maintenance(story, reference, step))  # type: ignore[misc]
+        for step in MAINTENANCE
+    ]
 
     for name, require in cases:
         began = time.monotonic()

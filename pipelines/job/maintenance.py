@@ -52,8 +52,8 @@ class MaintenanceScheduler:
     """The scheduler of maintenance of one lake's files and logs between epochs.
 
     Input: `admin_topic`: the topic of the operators' commands; `is_stopping`: whether no further
-    step may begin; `before_deletion`: called before files are deleted, raises OwnerError if the
-    lake is another's; `published`: as of `Maintenance`.
+    step may begin; `before_change`: called before files are replaced or deleted, raises OwnerError
+    if the lake is another's; `published`: as of `Maintenance`.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class MaintenanceScheduler:
         slice_ms: int,
         admin_topic: str,
         is_stopping: Callable[[], bool],
-        before_deletion: Callable[[], None] = lambda: None,
+        before_change: Callable[[], None] = lambda: None,
         published: Callable[[str], Mapping[int, int] | None] = lambda _: None,
     ) -> None:
-        self._maintenance = Maintenance(lake, limits, before_deletion, published)
-        self._refused = RefusedRetention(lake, limits.topics.ms, before_deletion)
+        self._maintenance = Maintenance(lake, limits, before_change, published)
+        self._refused = RefusedRetention(lake, limits.topics.ms, before_change)
         self._lake = lake
         self._slice_s = slice_ms / 1000
         self._round_epochs = limits.merge_files

@@ -62,7 +62,8 @@ _CHECKPOINT_DISTANCE = 1_000
 class Maintenance:
     """The maintenance of one lake's tables; it remembers what it has done to each.
 
-    Input: `before_deletion`: called right before files are deleted; an error of it stops that.
+    Input: `before_change`: called right before files are replaced or deleted; an error of it stops
+    that.
     `published`: of a topic's table, up to which offset each queue is published to Kafka; None if
     nobody publishes it. It is asked when messages are old.
     Errors: DeltaError, OSError: the step was not taken and can be tried again.
@@ -72,7 +73,7 @@ class Maintenance:
         self,
         lake: Lake,
         limits: MaintenanceLimits,
-        before_deletion: Callable[[], None] = lambda: None,
+        before_change: Callable[[], None] = lambda: None,
         published: Callable[[str], Mapping[int, int] | None] = lambda _: None,
     ) -> None:
         self.lake = lake
@@ -80,7 +81,7 @@ class Maintenance:
         self.is_busy = False  # then only the merges that keep files few are made
 
         self._published = published
-        self._before_deletion = before_deletion
+        self._before_change = before_change
         self._expiry = Expiry(lake)
         self._epoch: int | None = None
         self._expired_epoch = 0
@@ -105,7 +106,7 @@ class Maintenance:
             for row in self.lake.read("catalog", ["topic", "table_id"]).to_pylist()
         }
 
-        self._before_deletion()
+        self._before_change()
         return alter(self.lake, f"topics/{table_ids[topic]}", configs)
 
     def tables(self) -> list[str]:
@@ -163,7 +164,7 @@ class Maintenance:
     def _expire(self, table: str) -> Iterator[StepResult]:
         """Deletes the files whose rows are old, some of them in each step."""
         while files := self._expired_files(table, files_of(self.lake, table)):
-            self._before_deletion()
+            self._before_change()
             marks = floors(self.lake, table, files) if table_kind(table) == "topics" else {}
             rows = delete(self.lake, table, files, marks)
 
@@ -232,7 +233,7 @@ class Maintenance:
             if not chosen:
                 return
 
-            merged = merge(self.lake, table, chosen, memory)
+            merged = merge(self.lake, table, chosen, memory, self._before_change)
             if merged is None:  # its rows are too large for the memory, however small the file is
                 skipped.add(chosen[0].path)
                 continue
@@ -247,7 +248,7 @@ class Maintenance:
         if commits < (1 if is_full else self.limits.checkpoint_commits):
             return False
 
-        self._before_deletion()
+        self._before_change()
         handle.create_checkpoint()
         handle.cleanup_metadata()
 
@@ -291,7 +292,7 @@ class Maintenance:
 
     def _delete(self, folder: pa_fs.FileSystem, paths: list[str]) -> None:
         for begin in range(0, len(paths), _DELETIONS):
-            self._before_deletion()
+            self._before_change()
             delete_files(folder, paths[begin : begin + _DELETIONS])
 
     def _may_need_vacuum(self, table: str, now: float) -> bool:

@@ -5,19 +5,20 @@
 3. Write one file, in row groups small enough to skip.
 4. Commit: the new file in, the old ones out, `dataChange` false.
 
-A crash before 4 leaves a file that no commit names; VACUUM deletes it. The commit is made on the
-version that was read, or not at all: after another writer's commit it fails and the table stays as
-it is.
+A crash before 4 leaves a file that no commit names; VACUUM deletes it. The commit replaces files
+that are there, or nothing: where another writer has replaced or deleted one of them since it was
+read, it fails and the table stays as it is.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from storage.files.data_files import DataFile, write_file
@@ -28,6 +29,7 @@ from storage.maintenance.merge_plan import TableFile, merged_name
 from storage.rows import milliseconds
 from storage.wire.record_kinds import SCHEDULE
 from txlake._delta_handle import file_stats
+from txlake._delta_handle import files_of as table_files
 
 _GROUP_ROWS_MIN, _GROUP_ROWS_MAX = 1_000, 65_536
 _GROUP_BYTES = 4 * 1024 * 1024  # a consumer's window is a few of these
@@ -53,10 +55,15 @@ def files_of(lake: Lake, table: str) -> list[TableFile]:
 
 
 def merge(
-    lake: Lake, table: str, files: Sequence[TableFile], memory_bytes_max: int
+    lake: Lake,
+    table: str,
+    files: Sequence[TableFile],
+    memory_bytes_max: int,
+    before_commit: Callable[[], None] = lambda: None,
 ) -> StepResult | None:
     """Merges files, as many of the oldest as fit into memory. Output: None if fewer than two do.
 
+    Input: `before_commit`: called right before the commit; an error of it stops that.
     Errors: CommitFailedError from deltalake when another writer was faster.
     """
     rows, taken = _read(lake, table, files, memory_bytes_max)
@@ -69,6 +76,7 @@ def merge(
     merged = _write(lake, table, name, rows)
 
     added = merged.add_action(is_data_change=False)
+    before_commit()
     replace_files(lake.handle(table), taken, [added], f"merged {len(taken)} files")
     lake.table(table).invalidate()
 
@@ -126,10 +134,19 @@ def replace_files(
 ) -> None:
     """Removes files from a table and adds others, in one Delta commit on the version of a handle.
 
+    That version can be newer than the one in which the files were found: a process that slept in
+    between is another writer's. Delta itself removes a file that is not there, and adds the others.
     Input: `note`: why, for the commit's metadata; `deletion_marks`: numbers that the commit
     records, by transaction identifier.
     Errors: CommitFailedError from deltalake when another writer was faster.
     """
+    present = set(table_files(handle)["path"].to_pylist())
+    missing = [file.path for file in removed if file.path not in present]
+    if missing:
+        raise CommitFailedError(
+            f"another writer has replaced {missing[0]} before version {handle.version()}"
+        )
+
     now_ms = time.time_ns() // 1_000_000
 
     handle.create_write_transaction(

@@ -18,13 +18,14 @@ from tests.support.suspensions import (
     BEFORE,
     CASES,
     DISK_CASES,
+    MAINTENANCE,
     WITHIN,
     LightStory,
     Rows,
     reference_of,
     require_is_inactive,
     require_is_stopped,
-    require_no_deletion,
+    require_no_maintenance,
     require_no_more_writes,
     story_of,
 )
@@ -72,7 +73,8 @@ def test_a_driver_suspended_at_a_write_writes_nothing_more_and_stops(
     require_is_stopped(require_no_more_writes(story, reference, write, mode))
 
 
-def test_a_driver_that_is_suspended_before_it_deletes_files_deletes_none(
-    story: LightStory, reference: Rows
+@pytest.mark.parametrize("step", MAINTENANCE)
+def test_a_driver_suspended_in_maintenance_replaces_and_deletes_no_file(
+    story: LightStory, reference: Rows, step: str
 ) -> None:
-    require_is_inactive(require_no_deletion(story, reference))
+    require_is_inactive(require_no_maintenance(story, reference, step))

@@ -56,11 +56,11 @@ class AgingJob(WholeJob):
         self.last = replace(plan, parameters={**plan.parameters, **marks})
         return self.last
 
-    def maintenance(self, before_deletion: Callable[[], None] = lambda: None) -> Maintenance:
+    def maintenance(self, before_change: Callable[[], None] = lambda: None) -> Maintenance:
         """Return a keeper of the lake, as a start makes it."""
         lake = Lake(self.lake.path, is_driver=True)
         limits = replace(NOW_GONE, retention_ms=RETENTION_MS, topics=self.topics)
-        maintenance = Maintenance(lake, limits, before_deletion)
+        maintenance = Maintenance(lake, limits, before_change)
         if self.last is not None:
             maintenance.resume_from(self.last)
         return maintenance

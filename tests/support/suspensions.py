@@ -25,9 +25,11 @@ from pipelines.job.maintenance import MaintenanceScheduler
 from pipelines.kafka_client.admin import KafkaAdmin
 from pipelines.kafka_client.connection import Partition
 from pipelines.settings import Settings
+from storage.files.data_files import DataFile
 from storage.files.location import lake_location
 from storage.lake.lake import Lake
 from storage.lake.progress import read_progress
+from storage.maintenance import merge as merging
 from storage.maintenance.maintenance import Maintenance
 from storage.verify.run import verify
 from tests.support.crash_scenario import ANSWERING, WRITES, CrashScenario
@@ -44,6 +46,8 @@ BEFORE, WITHIN, AFTER = "about to be done", "drafted", "just done"
 CASES: Final = [(write, mode) for write in WRITES for mode in (BEFORE, AFTER)]
 # On a disk an entry of a log is drafted first, and then gets its name.
 DISK_CASES: Final = [(write, WITHIN) for write in WRITES if write.startswith("append ")]
+IN_A_MERGE, BEFORE_A_DELETION = "in a merge", "before a deletion"
+MAINTENANCE: Final = (IN_A_MERGE, BEFORE_A_DELETION)
 EPOCHS: Final = 10  # that another driver commits meanwhile
 LAST: Final = 3 + EPOCHS
 Rows = dict[str, list[str]]
@@ -184,16 +188,18 @@ def require_no_more_writes(story: LightStory, reference: Rows, write: str, mode:
     return said
 
 
-def require_no_deletion(story: LightStory, reference: Rows) -> str:
-    """Suspends a driver that is about to delete files, and checks that it deletes none of them.
+def require_no_maintenance(story: LightStory, reference: Rows, step: str) -> str:
+    """Suspends a driver in a step of maintenance that another then takes, too.
 
+    Checks that the first replaces and deletes no file when it goes on.
     Output: what the driver said in the end.
     """
-    folder = story.copied("vacuum")
+    name = step.replace(" ", "-")
+    folder = story.copied(name)
 
-    with driver(story.log("vacuum-1"), _maintain, story, folder) as first:
+    with driver(story.log(f"{name}-1"), _maintain, story, folder, step) as first:
         first.wait_until_stopped()
-        with driver(story.log("vacuum-2"), _run_all, story, folder) as second:
+        with driver(story.log(f"{name}-2"), _run_all_and_maintain, story, folder) as second:
             second.require_end(0)
 
         logs = _logs(folder)
@@ -270,26 +276,48 @@ def _run_all(story: LightStory, folder: Path, watch: FaultPoints | None = None) 
         story.go_on(rig, LAST)
 
 
-def _maintain(story: LightStory, folder: Path) -> None:
-    """Runs the third epoch and maintains the lake after it; stops where files are to be deleted."""
+def _run_all_and_maintain(story: LightStory, folder: Path) -> None:
+    """Runs the story to its end, and maintains the lake after it."""
+    with story.rig(folder) as rig:
+        rig.start()
+        story.go_on(rig, LAST)
+        _keep_in_shape(story.of(folder), rig.owner)
+
+
+def _maintain(story: LightStory, folder: Path, step: str) -> None:
+    """Runs the third epoch and maintains the lake after it; stops in a step of that."""
+    if step == IN_A_MERGE:
+        write_file = merging.write_file
+
+        def write_and_stop(*arguments: Any, **options: Any) -> DataFile:
+            merged = write_file(*arguments, **options)
+            stop_here()
+            return merged
+
+        merging.write_file = write_and_stop  # type: ignore[assignment]
+    else:
+        delete = Maintenance._delete
+
+        def stop_and_delete(self: Maintenance, folder: Any, paths: list[str]) -> None:
+            if paths:
+                stop_here()
+            delete(self, folder, paths)
+
+        Maintenance._delete = stop_and_delete  # type: ignore[method-assign]
+
     with story.rig(folder) as rig:
         rig.start()
         story.go_on(rig, 3)
-        owner = rig.owner
-        settings = story.of(folder)
+        _keep_in_shape(story.of(folder), rig.owner)
+
+
+def _keep_in_shape(settings: Settings, owner: str) -> None:
     lake = Lake(settings.lake.location(), is_driver=True)
     election = Election(settings.kafka, lake.path, owner)  # the lake alone is asked
     owned = Leadership(lake, owner, election, threading.Event()).require_newest_plan_is_ours
     plan = read_progress(lake).last
-    delete = Maintenance._delete
     assert plan is not None
 
-    def stop_and_delete(self: Maintenance, folder: Any, paths: list[str]) -> None:
-        if paths:
-            stop_here()
-        delete(self, folder, paths)
-
-    Maintenance._delete = stop_and_delete  # type: ignore[method-assign]
     keeper = MaintenanceScheduler(
         lake, NOW_GONE, 0, settings.kafka.admin_topic, lambda: False, owned
     )

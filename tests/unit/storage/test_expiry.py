@@ -112,7 +112,7 @@ def test_a_crash_before_a_deletion_is_committed_changes_nothing_and_the_next_rou
 
     for table in EXPIRING:
         with pytest.raises(SystemExit):
-            list(job.maintenance(before_deletion=crash).steps(table, is_full=True))
+            list(job.maintenance(before_change=crash).steps(table, is_full=True))
     require_same(job)
     assert rows_in(Path(job.lake.path), EXPIRING) == before
     undisturbed.maintain()

@@ -16,6 +16,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.table import TableAlterer
 
 from pipelines.epoch.recorded_state import restore
+from storage.errors import OwnerError
 from storage.files.data_files import DataFile
 from storage.files.location import LakeLocation
 from storage.lake.lake import Lake
@@ -23,6 +24,7 @@ from storage.lake.progress import read_progress
 from storage.lake.pruned import read_rows
 from storage.maintenance import maintenance as maintaining
 from storage.maintenance import merge as merging
+from storage.maintenance.expiry import delete
 from storage.maintenance.maintenance import Maintenance
 from storage.maintenance.merge import files_of, merge
 from tests.support.damage import look_at_the_tables_alone
@@ -169,23 +171,57 @@ def test_a_crash_in_any_step_leaves_a_sound_lake_and_the_next_round_does_the_res
     assert parquet_files(many_files, CRASHED) == live_files(many_files, CRASHED)
 
 
+@pytest.mark.parametrize(
+    "is_current",
+    [
+        pytest.param(False, id="on the version before it, as on a store"),
+        pytest.param(True, id="on its version, as on a disk"),
+    ],
+)
 def test_another_writers_commit_makes_a_merge_fail_and_nothing_happened(
-    many_files: Path, appended_rows: Rows, monkeypatch: pytest.MonkeyPatch
+    many_files: Path, appended_rows: Rows, monkeypatch: pytest.MonkeyPatch, is_current: bool
 ) -> None:
-    lake = Lake(str(many_files))
+    lake = Lake(str(many_files), is_driver=True)
     files = files_of(lake, "half")
     write = merging.write_file
 
     def write_while_another_merges(*args: Any, **kwargs: Any) -> DataFile:
         monkeypatch.setattr(merging, "write_file", write)
-        stale = lake.handle("half")
-        monkeypatch.setattr(lake, "handle", lambda _: stale)
+        if not is_current:
+            stale = lake.handle("half")
+            monkeypatch.setattr(lake, "handle", lambda _: stale)
         assert merge(Lake(str(many_files)), "half", files, 1 << 25) is not None
         return write(*args, **kwargs)
 
     monkeypatch.setattr(merging, "write_file", write_while_another_merges)
     with pytest.raises(CommitFailedError):
         merge(lake, "half", files, 1 << 25)
+    check_sound(many_files, appended_rows)
+
+
+def test_files_that_another_writer_has_merged_meanwhile_are_not_deleted(
+    many_files: Path, appended_rows: Rows
+) -> None:
+    lake = Lake(str(many_files), is_driver=True)
+    files = files_of(lake, "half")
+    assert merge(Lake(str(many_files)), "half", files, 1 << 25) is not None
+    with pytest.raises(CommitFailedError, match="another writer has replaced "):
+        delete(lake, "half", files)
+    check_sound(many_files, appended_rows)
+
+
+def test_a_driver_whose_lake_is_anothers_commits_no_merge(
+    many_files: Path, appended_rows: Rows
+) -> None:
+    def refuse() -> None:
+        raise OwnerError("the lake is another's")
+
+    maintenance = Maintenance(Lake(str(many_files), is_driver=True), NOW_GONE, refuse)
+    maintenance._configured.add("half")
+    before = Lake(str(many_files)).handle("half").version()
+    with pytest.raises(OwnerError):
+        list(maintenance.steps("half", is_full=True))
+    assert Lake(str(many_files)).handle("half").version() == before
     check_sound(many_files, appended_rows)
 
 
