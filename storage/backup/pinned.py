@@ -5,7 +5,8 @@ number, so of each table the newest version is taken that has no commit of a lat
 which changes no row, may be part of it.
 
 Consumers read messages of an epoch before it is committed. Behind a copy without that epoch the job
-puts other messages at the same offsets, so a position beyond the copy would pass them over.
+puts other messages at the same offsets: a position beyond the copy would pass them over, and what a
+listener has refused would hold them back. The queues that such an epoch makes can be taken, too.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.fs as pa_fs
@@ -90,7 +91,7 @@ def _pin_once(lake: Lake) -> PinnedLake:
     lake_id = lake.lake_id()
 
     of_consumers = [_newest(lake, table) for table in _OF_CONSUMERS if lake.is_table(table)]
-    progress = _progress_after(lake, _positions(lake, of_consumers))
+    progress = _progress_after(lake, _taken_ends(lake, of_consumers))
     epoch = progress.next_epoch - 1
     names = sorted({*TABLES, *_topics(lake, progress)} - {"epochs", "lake"})
 
@@ -105,53 +106,74 @@ def _pin_once(lake: Lake) -> PinnedLake:
     return PinnedLake(lake_id, epoch, (*of_consumers, *tables, epochs, _newest(lake, "lake")))
 
 
-def _positions(lake: Lake, of_consumers: Sequence[PinnedTable]) -> dict[Partition, int]:
-    """Returns by queue the offset behind the last message that a consumer has read."""
-    files = [
-        name for table in of_consumers if table.name == CONSUMER_OFFSETS for name, _ in table.files
-    ]
-    with lake.translating_read_errors(CONSUMER_OFFSETS):
-        paths = pa.table({"path": pa.array(files, pa.string())})
-        rows = dataset_of(lake.location, CONSUMER_OFFSETS, paths, _POSITION).to_table()
+def _taken_ends(lake: Lake, of_consumers: Sequence[PinnedTable]) -> dict[Partition, int]:
+    """Returns each queue that a consumer took, and the offset behind all that it had of it."""
+    ends: dict[Partition, int] = {}
 
-    last = rows.group_by(["topic", "queue_id"]).aggregate([("queue_offset", "max")]).to_pylist()
-    return {(row["topic"], row["queue_id"]): row["queue_offset_max"] or 0 for row in last}
+    for table in of_consumers:
+        paths = pa.table({"path": pa.array([name for name, _ in table.files], pa.string())})
+        with lake.translating_read_errors(table.name):
+            rows = dataset_of(lake.location, table.name, paths, _POSITION).to_table()
+
+        # A position is behind the last message; the rows of other tables are about one message.
+        behind = 0 if table.name == CONSUMER_OFFSETS else 1
+        last = rows.group_by(["topic", "queue_id"]).aggregate([("queue_offset", "max")])
+        for row in last.to_pylist():
+            queue, offset = (row["topic"], row["queue_id"]), row["queue_offset_max"]
+            end = 0 if offset is None else offset + behind
+            ends[queue] = max(end, ends.get(queue, 0))
+
+    return ends
 
 
-def _progress_after(lake: Lake, positions: Mapping[Partition, int]) -> Progress:
-    """Returns where the epochs stand when all that consumers have read is committed.
+def _progress_after(lake: Lake, taken_ends: Mapping[Partition, int]) -> Progress:
+    """Returns where the epochs stand when all that consumers have taken is committed.
 
     Errors: LakeError if that takes too long.
     """
     progress = read_progress(lake)
-    planned = progress.newest_epoch  # what was read before is of this epoch or an earlier one
-    deadline = time.monotonic() + _COMMIT_S
+    planned = progress.newest_epoch  # what was taken before is of this epoch or an earlier one
+    if progress.unfinished is None or not _is_beyond(lake, taken_ends, progress):
+        return progress
 
-    while progress.next_epoch <= planned and _is_beyond(positions, progress):
+    deadline = time.monotonic() + _COMMIT_S
+    while progress.next_epoch <= planned:
         if time.monotonic() > deadline:
             raise LakeError(
-                f"consumers of the lake {lake.path} have read messages of epoch {planned}, which "
-                "is not committed: try again; where no job runs, start it first: it finishes the "
-                "epoch"
+                f"consumers of the lake {lake.path} have read messages or taken queues of epoch "
+                f"{planned}, which is not committed: try again; where no job runs, start it first: "
+                "it finishes the epoch"
             )
 
         time.sleep(_PAUSE_S)
         lake.reset("epochs")
         progress = read_progress(lake)
 
+    lake.reset("catalog")  # read before the commit
     return progress
 
 
-def _is_beyond(positions: Mapping[Partition, int], progress: Progress) -> bool:
-    return any(at > progress.next_offsets.get(queue, 0) for queue, at in positions.items())
+def _is_beyond(lake: Lake, taken_ends: Mapping[Partition, int], progress: Progress) -> bool:
+    counts: dict[str, int] = {}
+    for row in _catalog(lake, progress):
+        counts[row["topic"]] = max(row["queue_count"], counts.get(row["topic"], 0))
+
+    return any(
+        queue_id >= counts.get(topic, 0) or end > progress.next_offsets.get((topic, queue_id), 0)
+        for (topic, queue_id), end in taken_ends.items()
+    )
 
 
 def _topics(lake: Lake, progress: Progress) -> set[str]:
     """Returns the tables of topics. One that has no rows yet is in the catalog alone."""
-    epoch = progress.next_epoch - 1
-    rows = lake.read("catalog", ["table_id", "epoch"]).to_pylist()
-    made = {f"topics/{row['table_id']}" for row in rows if row["epoch"] <= epoch}
+    made = {f"topics/{row['table_id']}" for row in _catalog(lake, progress)}
     return made | {name for name in progress.tables if name not in TABLES}
+
+
+def _catalog(lake: Lake, progress: Progress) -> list[dict[str, Any]]:
+    """Returns the rows of the catalog that are of committed epochs."""
+    rows = lake.read("catalog", ["topic", "table_id", "queue_count", "epoch"]).to_pylist()
+    return [row for row in rows if row["epoch"] < progress.next_epoch]
 
 
 def _floor(progress: Progress) -> int:

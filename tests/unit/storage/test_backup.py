@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,9 @@ from tests.support.maintenance_rounds import KEPT, NOW_GONE, rows_in, run_round
 from tests.support.operator import said
 from tests.support.wait import DEADLINE_S
 from txlake import ConsumedMessage, Consumer
-from txlake.protocol import COMMIT
+from txlake._dead_letters import DeadLetters
+from txlake._retries import Attempt, ConsumerRetries, GroupRetries, RetryPolicy
+from txlake.protocol import COMMIT, CREATE_TOPIC
 
 EPOCHS, COPIES = 12, 4
 
@@ -129,7 +133,10 @@ def test_a_plain_copy_of_a_lake_that_is_written_is_refused(tmp_path: Path, is_fi
 
 
 def test_an_epoch_that_is_half_written_is_left_out(tmp_path: Path) -> None:
+    """Though consumers had all messages before it: some are read, and some refused."""
     job = run_job(tmp_path / "lake")
+    listen(tmp_path / "lake", 1, is_good=False)
+    consume(tmp_path / "lake")
     before = rows_in(tmp_path / "lake")
     half = job.half("later")
     job.end(COMMIT, half)
@@ -173,39 +180,115 @@ class ReadEarlyJob(WholeJob):
         self.before_commit()
 
 
-def test_an_epoch_is_awaited_that_consumers_have_read_before_its_commit(tmp_path: Path) -> None:
-    """Else a message that comes to the same offset later would be passed over."""
-    job = ReadEarlyJob(tmp_path / "lake")
-    target = lake_location(str(tmp_path / "copy"))
+def back_up_before_commit(job: ReadEarlyJob, target: Path, take: Callable[[], Any]) -> Backup:
+    """Runs an epoch; before its commit consumers take of it, and a backup begins."""
     with ThreadPoolExecutor(1) as pool:
         copying: list[Future[Backup]] = []
 
-        def back_up_early() -> None:
-            assert consume(tmp_path / "lake") == 1
-            copying.append(pool.submit(back_up, Lake(job.lake.path), target))
+        def begin() -> None:
+            take()
+            location = lake_location(str(target))
+            copying.append(pool.submit(back_up, Lake(job.lake.path), location))
             wait(copying, timeout=1.0)
 
-        job.end(COMMIT, job.half("paid"))
-        job.before_commit = back_up_early
+        job.before_commit = begin
         job.run()
+        return copying[0].result()
 
-        assert copying[0].result().epoch == 1
 
+def test_an_epoch_is_awaited_that_consumers_have_read_before_its_commit(tmp_path: Path) -> None:
+    """Else a message that comes to the same offset later would be passed over."""
+    job = ReadEarlyJob(tmp_path / "lake")
+    job.end(COMMIT, job.half("paid"))
+    result = back_up_before_commit(job, tmp_path / "copy", lambda: consume(tmp_path / "lake"))
+
+    assert result.epoch == 1
     require_sound(tmp_path / "copy")
     assert consume(tmp_path / "copy") == 0
 
 
-def test_an_epoch_that_consumers_have_read_and_nobody_commits_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_epoch_is_awaited_that_has_made_a_topic_of_which_consumers_have_queues(
+    tmp_path: Path,
+) -> None:
+    """Else the copy would lack the topic of these queues."""
+    job = ReadEarlyJob(tmp_path / "lake")
+    job.end(COMMIT, job.half("paid"))
+    result = back_up_before_commit(job, tmp_path / "copy", lambda: take_queues(tmp_path / "lake"))
+
+    assert result.epoch == 1
+    require_sound(tmp_path / "copy")
+    assert consume(tmp_path / "copy") == 1
+
+
+def take_queues(path: Path) -> None:
+    """Has a group take all queues of a topic, and read nothing."""
+    with Consumer(str(path), "points", ["orders"]):
+        pass
+
+
+def refuse(path: Path, *, retries_max: int = 16, is_settled: bool = True) -> None:
+    """Writes of a message what a listener's refusal writes before the position passes it.
+
+    Input: `is_settled`: with its row in `consumer_retries`, which comes after the dead letter.
+    """
+    with Consumer(str(path), "points", ["orders"]) as consumer:
+        (message,) = consumer.poll(0.0)
+
+    queue, at = (message.topic, message.queue_id), datetime.now(timezone.utc)
+    attempts = [Attempt(queue, message.queue_offset, 0, 1, "no", at)]
+    policy = RetryPolicy((1_000,), retries_max)
+    retries = GroupRetries(ConsumerRetries(str(path / "consumer_retries")), "points")
+
+    letters = [(row, message._asdict()) for row in retries.dying(attempts, policy)]
+    DeadLetters(str(path / "consumer_dead_letters")).append(letters)
+    if is_settled:
+        retries.write(attempts, policy)
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        pytest.param(consume, id="read"),
+        pytest.param(refuse, id="refused"),
+        pytest.param(partial(refuse, retries_max=0), id="given up"),
+        pytest.param(partial(refuse, retries_max=0, is_settled=False), id="a dead letter alone"),
+    ],
+)
+def test_an_epoch_of_which_consumers_have_messages_and_nobody_commits_is_named(
+    tmp_path: Path, take: Callable[[Path], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = WholeJob(tmp_path / "lake")
     job.end(COMMIT, job.half("paid"))
-    job.run(commit=False)
+    job.run()
     assert consume(tmp_path / "lake") == 1
+    job.end(COMMIT, job.half("paid later"))
+    job.run(commit=False)
+    take(tmp_path / "lake")
 
+    require_uncommitted_named(tmp_path, monkeypatch)
+
+
+def test_an_epoch_that_has_made_queues_which_consumers_have_and_nobody_commits_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = WholeJob(tmp_path / "lake")
+    job.command(CREATE_TOPIC, "topic:orders:2")
+    job.run()
+    take_queues(tmp_path / "lake")
+    job.command(CREATE_TOPIC, "topic:orders:3")
+    job.run(commit=False)
+
+    assert back_up(Lake(job.lake.path), lake_location(str(tmp_path / "before"))).epoch == 1
+    require_sound(tmp_path / "before")
+    take_queues(tmp_path / "lake")
+    require_uncommitted_named(tmp_path, monkeypatch)
+
+
+def require_uncommitted_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks that a backup awaits the commit of epoch 2 first, and then names it."""
     monkeypatch.setattr(pinned, "_COMMIT_S", 0.1)
-    text = said("backup", str(tmp_path / "copy"), "--lake", job.lake.path, code=1)
-    assert "have read messages of epoch 1, which is not committed" in text
+    text = said("backup", str(tmp_path / "copy"), "--lake", str(tmp_path / "lake"), code=1)
+    assert "have read messages or taken queues of epoch 2, which is not committed" in text
     assert not (tmp_path / "copy").exists()
 
 
