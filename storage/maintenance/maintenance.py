@@ -282,6 +282,7 @@ class Maintenance:
     def _vacuum(self, table: str, is_full: bool) -> int:
         """Deletes files that are in no kept version. Output: how many."""
         now = time.monotonic()
+        self._removed_at.setdefault(table, now)  # what the run before removed is not known
         if not is_full and not self._may_need_vacuum(table, now):
             return 0
 
@@ -302,7 +303,7 @@ class Maintenance:
             return True
 
         retention_s = self.limits.files_kept_ms(table) / 1000
-        is_dirty = self._removed_at.get(table, -retention_s) + retention_s > last
+        is_dirty = self._removed_at[table] + retention_s > last
         return is_dirty and now - last >= retention_s / _VACUUMS
 
     def _stale(self, table: str) -> list[str]:

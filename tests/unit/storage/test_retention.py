@@ -6,6 +6,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from deltalake import DeltaTable
@@ -139,3 +140,35 @@ def test_the_log_is_cut_after_so_many_commits_and_vacuum_waits_for_something_to_
     assert DeltaTable(many_files / "half").metadata().configuration[
         "delta.logRetentionDuration"
     ] == ("interval 3600 seconds")
+
+
+def test_what_the_run_before_replaced_goes_though_nothing_is_written_since(
+    many_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = replace(NOW_GONE, stream_retention_ms=4 * 3_600_000)
+    run_round(many_files, kept, tables=["topics/1"])
+    replaced = parquet_files(many_files) - live_files(many_files)
+    replaced = {name for name in replaced if name.startswith("topics/1/")}
+
+    passed_s = 0.0
+    monkeypatch.setattr(
+        maintaining,
+        "time",
+        SimpleNamespace(monotonic=lambda: passed_s, time=lambda: time.time() + passed_s),
+    )
+    after_restart = Maintenance(Lake(str(many_files), is_driver=True), kept)
+    looks: list[float] = []
+    stale = after_restart._stale
+    monkeypatch.setattr(
+        after_restart, "_stale", lambda table: looks.append(passed_s / 3_600) or stale(table)
+    )
+
+    deleted = {}
+    for hours in (0, 0.5, 1, 2, 3, 3.5, 4, 4.5, 5, 8, 12, 99):
+        passed_s = hours * 3_600
+        done = sum(after_restart.steps("topics/1"), StepResult())
+        deleted[hours] = done.files_deleted
+
+    assert {hours: count for hours, count in deleted.items() if count} == {4: len(replaced)}
+    assert looks == [0, 1, 2, 3, 4]  # in the time that they are kept, and not again
+    assert not replaced & parquet_files(many_files)
