@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Final
+
+# As far as the clocks of machine and broker can be apart; a job stops at more.
+CLOCKS_APART_MS: Final = 60_000
 
 
 class EpochClock:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames import DISCARDED
+from pipelines.epoch.clock import CLOCKS_APART_MS
 from pipelines.epoch.parameters import plan_parameters
 from pipelines.explain.rows import Row, set_key, to_dicts
 from storage.lake.epochs import Plan
@@ -38,8 +39,6 @@ _OP_COLUMNS = [
 ]
 # Operations that come later than this after an end are shown only when they left a conflict.
 _AFTER_END_MS = 600_000
-# How much earlier than its half an operation can be stored: brokers' clocks differ.
-_CLOCKS_MS = 60_000
 
 
 def find_operations(
@@ -83,12 +82,12 @@ def _first_ms(halves: list[Row], newest: Plan | None) -> int:
     """Returns the time of the first operation that could name a half and still count.
 
     One that came long before its half waited for it; it left an outcome or a conflict, unless it
-    waits for a set since.
+    waits for a set since. It can be stored a little earlier than its half: brokers' clocks differ.
     """
     first = int(min(half["stored_at"] for half in halves))
     if not any(map(set_key, halves)):
-        return first - _CLOCKS_MS
-    return first - max(plan_parameters(newest).orphan_operation_ttl_ms, _CLOCKS_MS)
+        return first - CLOCKS_APART_MS
+    return first - max(plan_parameters(newest).orphan_operation_ttl_ms, CLOCKS_APART_MS)
 
 
 def _naming_offsets(lake: Lake, halves: list[Row], ends: list[Row], first: pa.Scalar) -> list[int]:

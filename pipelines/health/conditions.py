@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from pipelines.epoch.clock import CLOCKS_APART_MS
 from pipelines.health.facts import HOUR_MS, Facts
 from pipelines.health.groups import NEWEST_CHECKS
 from pipelines.output import ago, instant, span
@@ -23,7 +24,7 @@ LAG_MS: Final = 300_000
 NO_CHECK_TOPIC_MS: Final = 60_000  # a producer makes the topic when it starts
 PENDING_OLD_MS: Final = HOUR_MS
 FLOOR_NEAR: Final = 0.75
-LAKE_AHEAD_MS: Final = 60_000  # as far as the clocks of machine and broker can be apart
+LAKE_AHEAD_MS: Final = CLOCKS_APART_MS
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames_ops.sql import run
+from pipelines.epoch.clock import CLOCKS_APART_MS
 from pipelines.epoch.recorded_state import read_state
 from pipelines.explain.reasons import ENDED
 from pipelines.explain.rows import (
@@ -274,8 +275,11 @@ def _rearmed(
 
 
 def _epoch_at(lake: Lake, at_ms: int) -> int:
-    """Returns the first epoch that can have landed a record stored at this instant or later."""
-    bounds: Bounds = {"epoch_at": (instant(at_ms), None)}
+    """Returns the first epoch that can have landed a record stored at this instant or later.
+
+    The broker's clock can be ahead of the one that `epoch_at` is of.
+    """
+    bounds: Bounds = {"epoch_at": (instant(max(0, at_ms - CLOCKS_APART_MS)), None)}
     first = pc.min(read_rows(lake, "epochs", ["epoch"], bounds)["epoch"]).as_py()
     if first is None:
         return 1 << 62

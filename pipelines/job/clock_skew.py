@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import KafkaException, Producer
 
-from pipelines.epoch.clock import EpochClock
+from pipelines.epoch.clock import CLOCKS_APART_MS, EpochClock
 from pipelines.epoch.own_pings import OwnPings
 from pipelines.errors import ClockError, KafkaAwayError
 from pipelines.health.conditions import LAKE_AHEAD_MS, lake_ahead_text
@@ -23,7 +23,6 @@ from txlake import protocol as p
 
 log = logging.getLogger("txlake.driver")
 
-DIFFERENCE_MS_MAX = 60_000
 _INTERVAL_S = 3_600.0
 
 
@@ -77,15 +76,15 @@ class ClockSkewCheck:
         if self._is_tolerant:
             return
 
-        if reading.difference_ms > DIFFERENCE_MS_MAX:
+        if reading.difference_ms > CLOCKS_APART_MS:
             self._local_clock.start()  # it missed a sleep, or a step
             reading = self._read(pings)
 
         local_ms, broker_ms = reading.local_after_ms, reading.broker_ms
-        if reading.difference_ms > DIFFERENCE_MS_MAX:
+        if reading.difference_ms > CLOCKS_APART_MS:
             raise ClockError(
                 f"this machine's clock says {_text(local_ms)} and the broker's {_text(broker_ms)}: "
-                f"more than {DIFFERENCE_MS_MAX // 1000} s apart; set the one that is wrong"
+                f"more than {CLOCKS_APART_MS // 1000} s apart; set the one that is wrong"
             )
 
         lake_ms = self._local_clock.last_ms

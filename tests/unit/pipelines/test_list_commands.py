@@ -120,6 +120,24 @@ def test_a_half_that_was_resumed_counts_as_stored_then(job: InMemoryJob) -> None
     assert listed("others") == []
 
 
+@pytest.mark.parametrize("ahead_ms", [30_000, 60_000, -60_000])
+def test_a_list_since_an_instant_has_halves_of_a_broker_whose_clock_is_apart(
+    tmp_path: Path, ahead_ms: int
+) -> None:
+    job = InMemoryJob(tmp_path / "lake")
+    stored_at = []
+    for number in range(4):
+        at = job.at + 20_000 + ahead_ms
+        job.half(f"t{number}", stored_at=at)
+        stored_at.append(at)
+        job.run(20_000)
+
+    for number, at in enumerate(stored_at):
+        found, count = list_stored(Lake(job.lake.path), Filters(since_at=at))
+        assert [row["transaction_id"] for row in found] == [f"t{n}" for n in range(number, 4)]
+        assert count == len(found)
+
+
 def test_topics_are_listed_with_what_they_hold_and_keep(job: InMemoryJob, conf: str) -> None:
     job.command(ALTER_TOPIC, "config:orders:retention.ms=-1")
     job.run()
