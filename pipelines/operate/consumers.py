@@ -52,7 +52,8 @@ def plan_reset(
 
     Input: `to`: EARLIEST, LATEST, an offset or an instant, as of `Consumer.seek_to_time`; `queues`:
     empty for all that the group has had.
-    Errors: OperatorError when the group has not read such a queue, or the queue has no such offset.
+    Errors: OperatorError when the group has not read such a queue, the queue has no such offset, or
+    no committed epoch has made it.
     """
     held = {
         row["queue_id"]: row
@@ -70,6 +71,13 @@ def plan_reset(
         )
 
     queue_ids = list(queues or sorted(held))
+    early = sorted(set(queue_ids) - ends.keys())
+    if early:
+        raise OperatorError(
+            f"queue {early[0]} of {topic} is of an epoch that is not committed: nothing was "
+            "written; start the job, which finishes the epoch, or name other queues"
+        )
+
     at_instant = _offsets_at(lake, topic, queue_ids, to) if isinstance(to, datetime) else {}
 
     rows = []

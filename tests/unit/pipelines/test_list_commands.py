@@ -27,7 +27,7 @@ from storage.lake.table import queue_floor
 from tests.support.in_memory_job import START_AT, InMemoryJob
 from tests.support.operator import said
 from txlake import Consumer, StaleGenerationError
-from txlake.protocol import ALTER_TOPIC, CANCEL, COMMIT, RESUME
+from txlake.protocol import ALTER_TOPIC, CANCEL, COMMIT, CREATE_TOPIC, RESUME
 
 HOSTILE = "=cmd|'/c calc'!A1\n\x1b[2J\u202egnp.exe,\""
 NOW = START_AT + 90_000
@@ -333,6 +333,22 @@ def test_a_group_is_reset_when_none_of_its_consumers_is_active(job: InMemoryJob)
     assert {row["queue_id"]: row["lag"] for row in rows("lag", *lake)} == {0: 2, 1: 0, 2: 0, 3: 0}
     with Consumer(job.lake.path, "points", ["orders"]) as consumer:
         assert [message.queue_offset for message in consumer.poll(5.0)] == [0, 1]
+
+
+def test_a_queue_that_no_committed_epoch_has_made_is_not_reset(job: InMemoryJob) -> None:
+    reset = ("consumer", "reset", "points", "--topic", "orders", "--lake", job.lake.path)
+    job.command(CREATE_TOPIC, "topic:orders:8")
+    job.run(commit=False)
+    with Consumer(job.lake.path, "points", ["orders"], queues={"orders": [0, 5]}):
+        pass
+    before = job.lake.read("consumer_offsets").num_rows
+
+    at = "2026-01-01T00:00Z"
+    for words in (("--to", "latest"), ("--to", at), ("--to", "0", "--queue", "5")):
+        told = said(*reset, *words, "--yes", code=1)
+        assert "queue 5 of orders is of an epoch that is not committed: nothing was written" in told
+        assert Lake(job.lake.path).read("consumer_offsets").num_rows == before
+    assert "1 written" in said(*reset, "--to", "earliest", "--queue", "0", "--yes")
 
 
 def test_a_consumer_that_was_not_seen_is_told_that_it_lost_its_queue(job: InMemoryJob) -> None:
