@@ -151,12 +151,21 @@ def _operation_result(lake: Lake, record: Record, offset: int) -> str | None:
     columns = ["outcome", "cause", "op_queue_offset"]
     for row in _committed_rows(lake, "outcomes", columns, queue_offset=record.half_offset, **queue):
         if row["op_queue_offset"] == offset:
-            return f"{row['outcome']}, cause {row['cause']}"
+            return _outcome_text(row)
 
     for row in _committed_rows(lake, "conflicts", ["reason"], op_queue_offset=offset, **queue):
         return str(row["reason"])
 
+    # A duplicate names its set, and its own outcome names no operation. The outcomes are looked
+    # through last: they are sorted by their halves.
+    for row in _committed_rows(lake, "outcomes", columns, op_queue_offset=offset, **queue):
+        return _outcome_text(row)
+
     return "waits"
+
+
+def _outcome_text(row: Row) -> str:
+    return f"{row['outcome']}, cause {row['cause']}"
 
 
 def _committed_rows(lake: Lake, table: str, columns: list[str], **place: int | None) -> list[Row]:

@@ -135,6 +135,32 @@ def test_the_result_of_an_end_is_its_outcome_or_its_conflict(
     assert "duplicate_end: ended before" in late and "1 changed nothing" in late
 
 
+@pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
+def test_the_result_of_an_end_that_names_a_duplicate_is_that_of_its_set(
+    job: InMemoryJob, decision: str
+) -> None:
+    first, duplicate = (job.half("set", tran_size=2, tran_seq=0) for _ in range(2))
+    job.run()
+    half = {"queue_id": 0, "queue_offset": duplicate, "producer_group": "g"}
+    record = records.operation({**half, "transaction_id": "set"}, decision, "ada", "why")
+    offset = job.end(decision, duplicate, actor="ada")
+    assert records.result_of(job.lake, record, offset) is None
+    job.run()
+    if decision == COMMIT:
+        assert records.result_of(job.lake, record, offset) == "waits"
+
+    job.half("set", tran_size=2, tran_seq=1)
+    job.run()
+    outcome = {COMMIT: "COMMITTED", ROLLBACK: "ROLLED_BACK"}[decision]
+    late = job.end(decision, duplicate, actor="ada")
+    job.run()
+    assert records.result_of(job.lake, record, offset) == f"{outcome}, cause operator"
+    assert records.result_of(job.lake, record, late) == "duplicate_end"
+    ended = job.lake.read("outcomes").to_pylist()
+    causes = {row["queue_offset"]: row["cause"] for row in ended}
+    assert (causes[first], causes[duplicate]) == ("operator", "duplicate_in_set")
+
+
 def test_previews_are_summed_up_in_a_sentence(console: TestClient, job: InMemoryJob) -> None:
     job.half("one", real_queue_id=88)
     job.end(COMMIT, 4)
