@@ -33,7 +33,7 @@ from storage.lake.lake import Lake
 from storage.lake.lock import LakeLock
 from storage.lake.open_table import changing
 from storage.lake.progress import NO_PROGRESS, Progress, read_progress
-from storage.schemas import DIGEST_FORMAT, FORMATS
+from storage.schemas import DIGEST_FORMAT, FORMATS, TABLES
 from storage.wire.record_kinds import KINDS
 
 
@@ -172,24 +172,59 @@ def _rebuild(
     target.create_tables()
     _check_same_history(source.lake, target, held)
 
+    is_done = target.exists()
+    if not is_done:
+        _require_no_later_rows(target, max(last, held.next_epoch - 1))
+
     count = 0
     floor_epoch = 0
-    if first <= last:
-        report = source.progress_reporter(first, last, progress)
+    if first <= last or not is_done:  # all epochs can be there, and the `lake` row not yet
         with target.hidden_until_done(_now()):
             if floor_copy is not None:
                 floor_copy.copy_into(target)
                 floor_epoch = floor_copy.floor.epoch
 
-            epochs.resume_from(read_progress(target))
-            for chunk in source.chunks(first, last):
-                for part in epochs.replay_chunk(chunk, report):
-                    target.begin_flush()
-                    count += part.transactions
-            target.wait()
+            if first <= last:
+                count = _add_epochs(source, target, epochs, (first, last), progress)
 
     epochs.close()
     return to_result(first, last, count, started, floor_epoch)
+
+
+def _add_epochs(
+    source: Source,
+    target: BufferedLake,
+    epochs: ReplayedEpochs,
+    bounds: tuple[int, int],
+    progress: ProgressCallback | None,
+) -> int:
+    """Runs recorded epochs again, and writes them. Output: the number of their transactions."""
+    report = source.progress_reporter(*bounds, progress)
+    epochs.resume_from(read_progress(target))
+    count = 0
+
+    for chunk in source.chunks(*bounds):
+        for part in epochs.replay_chunk(chunk, report):
+            target.begin_flush()
+            count += part.transactions
+
+    target.wait()
+    return count
+
+
+def _require_no_later_rows(target: BufferedLake, last_epoch: int) -> None:
+    """Checks that an interrupted run has written nothing that epochs up to the last do not plan.
+
+    It writes `epochs` after the other tables. Errors: StartError.
+    """
+    tables = (table for table in TABLES if table not in ("lake", "epochs"))
+    newest = max(target.table(table).transaction() for table in tables)
+
+    if newest > last_epoch:
+        raise StartError(
+            f"{target.path} has rows of epoch {newest} of a rebuild that was interrupted: rebuild "
+            "all epochs up to that one, or name a new place"
+        )
 
 
 def _require_floor(lake: Lake, floor: Floor, last_epoch: int) -> None:

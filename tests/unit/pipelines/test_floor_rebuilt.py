@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from click.testing import CliRunner
@@ -20,6 +21,7 @@ from pipelines.replay import floor_copy, rebuild, source
 from pipelines.replay.epochs import ReplayedEpochs
 from pipelines.replay.source import Chunk
 from storage.errors import BrokenLakeError, LakeError, OlderLakeError, UnfinishedLakeError
+from storage.lake.buffered import BufferedLake
 from storage.lake.lake import Lake
 from storage.lake.progress import read_progress
 from storage.schemas import DIGEST_FORMAT
@@ -183,6 +185,27 @@ def test_a_rebuild_that_was_killed_goes_on_above_the_floor_while_that_stays(
     assert epoch + 1 < rest.first_epoch < rest.last_epoch == aged.epoch
     assert decided_rows_of(tmp_path / "new") == decided_rows_of(path)
     require_sound(tmp_path / "new")
+
+
+@pytest.mark.parametrize("one_batch", [False, True])
+def test_a_copy_that_was_killed_before_it_writes_the_row_of_the_lake_makes_a_lake_when_run_again(
+    aged: AgingJob, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_batch: bool
+) -> None:
+    new, append_now = tmp_path / "new", BufferedLake.append_now
+
+    def killed(lake: BufferedLake, table: str, rows: pa.Table) -> int:
+        if table == "lake":
+            raise Killed
+        return append_now(lake, table, rows)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(BufferedLake, "append_now", killed)
+        rebuild(str(path), str(new), one_batch)
+    with pytest.raises(UnfinishedLakeError):
+        Lake(str(new)).lake_id()
+    again = rebuild(str(path), str(new), one_batch)
+    assert (again.epochs, again.floor_epoch) == (0, 0)
+    require_sound(new)
 
 
 def test_a_floor_that_moves_while_a_lake_is_being_rebuilt_is_named(

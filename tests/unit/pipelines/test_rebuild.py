@@ -12,7 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
+from pipelines.cli.main import main
 from pipelines.epoch.parameters import plan_limits, plan_parameters
 from pipelines.errors import StartError
 from pipelines.replay import archive, epochs, rebuild, source, verify
@@ -22,6 +24,7 @@ from pipelines.replay.refill import Identity
 from storage.errors import UnfinishedLakeError
 from storage.lake.buffered import BufferedLake
 from storage.lake.epochs import Range
+from storage.lake.integrity import require_intact
 from storage.lake.lake import Lake
 from storage.lake.progress import read_progress
 from storage.rows import to_rows
@@ -54,6 +57,24 @@ def test_recorded_epochs_are_rebuilt_row_for_row(sound_lake: Path, tmp_path: Pat
 
 class Killed(BaseException):
     """What a test raises in place of a crash."""
+
+
+def kill_before_the_row_of_the_lake(
+    old: Path, new: Path, monkeypatch: pytest.MonkeyPatch, one_batch: bool = False
+) -> None:
+    """Let a rebuild die when all epochs are committed, before the row that makes them a lake."""
+    append_now = BufferedLake.append_now
+
+    def killed(lake: BufferedLake, table: str, rows: pa.Table) -> int:
+        if table == "lake":
+            raise Killed
+        return append_now(lake, table, rows)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(BufferedLake, "append_now", killed)
+        rebuild(str(old), str(new), one_batch)
+    with pytest.raises(UnfinishedLakeError, match="run that `txlake replay --into` again"):
+        Lake(str(new)).lake_id()
 
 
 @pytest.mark.parametrize("one_batch", [False, True])
@@ -90,6 +111,45 @@ def test_a_rebuild_killed_at_every_write_goes_on_to_the_same_rows(
             Lake(str(killed)).create(NOW)
     assert kills > 1
     assert decided_rows_of(killed) == decided_rows_of(whole)
+
+
+@pytest.mark.parametrize("one_batch", [False, True])
+def test_a_rebuild_killed_before_it_writes_the_row_of_the_lake_makes_a_lake_when_run_again(
+    sound_lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_batch: bool
+) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    rebuild(str(sound_lake), str(whole), one_batch)
+    kill_before_the_row_of_the_lake(sound_lake, killed, monkeypatch, one_batch)
+    words = ["replay", "--lake", str(sound_lake), "--into", str(killed)]
+    done = CliRunner().invoke(main, [*words, "--one-batch"] if one_batch else words)
+    assert done.stdout.splitlines()[0] == f"{killed} had all of it already: nothing was added"
+    lake = Lake(str(killed))
+    require_intact(lake, read_progress(lake), is_exclusive=True)
+    assert lake.create(NOW) == lake.majority_lake_id()
+    assert decided_rows_of(killed) == decided_rows_of(whole)
+
+
+def test_an_unfinished_lake_with_rows_of_later_epochs_is_not_ended_before_them(
+    sound_lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tables are written before its epochs: they would have rows that no epoch planned."""
+    new = tmp_path / "new"
+    rebuild(str(sound_lake), str(new), last_epoch=3)
+    write = BufferedLake._write
+
+    def killed(lake: BufferedLake, table: str, rows: pa.Table) -> None:
+        if table == "epochs":
+            raise Killed
+        write(lake, table, rows)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(BufferedLake, "_write", killed)
+        rebuild(str(sound_lake), str(new), last_epoch=5)
+    for last in (3, 4):
+        with pytest.raises(StartError, match="new has rows of epoch 5 of a rebuild that was inter"):
+            rebuild(str(sound_lake), str(new), last_epoch=last)
+    rebuild(str(sound_lake), str(new), last_epoch=5)
+    require_intact(Lake(str(new)), read_progress(Lake(str(new))), is_exclusive=True)
 
 
 def test_a_lake_is_rebuilt_from_nothing_but_half_and_op(
