@@ -31,7 +31,7 @@ from storage.errors import BrokenLakeError, LakeError, OlderLakeError
 from storage.files.data_files import DataFile, new_name, write_file
 from storage.lake.buffered import BufferedLake
 from storage.lake.chain import chain_order, digest_of
-from storage.lake.datasets import dataset_of
+from storage.lake.datasets import bounds_of, dataset_of
 from storage.lake.epochs import COMMITTED
 from storage.lake.floor import Floor
 from storage.lake.identity import infer_identity
@@ -39,10 +39,10 @@ from storage.lake.lake import NO_LOG_UPKEEP, Lake
 from storage.lake.progress import Progress, read_progress
 from storage.lake.table import deleted_epoch, deleted_rows, queue_floor
 from storage.maintenance.topic_retention import alter, configs_of
-from storage.rows import to_rows
 from storage.schemas import EPOCHS, FORMAT_VERSION, FORMATS, GROUPS_FORMAT, TABLES
 from storage.wire.record_kinds import KINDS
 from txlake._counted import counted
+from txlake._delta_handle import file_stats
 from txlake.protocol import DELETED_EPOCH_ID, UNDELIVERABLE_TOPIC, deleted_id, floor_id
 
 _EPOCHS_AT_ONCE = 1_000
@@ -208,20 +208,30 @@ class FloorCopy:
         _commit(target, "epochs", files, transactions, last, transaction=2 * last + 1)
 
     def _epochs(self) -> Iterator[list[dict[str, Any]]]:
-        """Returns the rows of `epochs` up to the floor, some at a time, in order."""
+        """Returns the rows of `epochs` up to the floor, some at a time, in order.
+
+        They are read as of one version: a job deletes meanwhile.
+        """
         last = self.floor.epoch
+        handle = self.lake.handle("epochs")
+        remaining = 2 * last - deleted_rows(handle)
+        files = self.lake.table("epochs").files(handle)
+        dataset = dataset_of(self.lake.location, "epochs", files, EPOCHS, bounds_of(files))
         count = 0
 
-        for low in range(1, last + 1, _EPOCHS_AT_ONCE):
+        for low in range(_first_epoch(files), last + 1, _EPOCHS_AT_ONCE):
             high = min(last, low + _EPOCHS_AT_ONCE - 1)
             within = (pc.field("epoch") >= low) & (pc.field("epoch") <= high)
-            rows = chain_order(to_rows(self.lake.read("epochs", where=within), EPOCHS).to_pylist())
+            with self.lake.translating_read_errors("epochs"):
+                read = dataset.to_table(filter=within)
+                read.validate(full=True)
+
+            rows = chain_order(read.to_pylist())
             if rows:
                 count += len(rows)
                 yield rows
 
-        deleted = deleted_rows(self.lake.handle("epochs"))
-        self._require_rows("epochs", 2 * last - deleted, count)
+        self._require_rows("epochs", remaining, count)
 
     def _tables(self, target: Lake) -> list[dict[str, Any]]:
         """Returns the rows of the tables at the floor, by their versions in the new lake."""
@@ -262,6 +272,12 @@ def below_floor(lake: Lake) -> FloorCopy | None:
         )
 
     return FloorCopy(lake, last.floor, read_progress(lake, until=last.floor.epoch))
+
+
+def _first_epoch(files: pa.Table) -> int:
+    """Returns an epoch before which no file of `epochs` has rows: 1 if the log does not tell."""
+    first = file_stats(files, ["min.epoch"])[0]
+    return 1 if first.null_count else pc.min(first).as_py() or 1
 
 
 def _fill_ages(pending: pa.Table) -> pa.Table:

@@ -291,6 +291,43 @@ def test_rows_that_are_deleted_while_a_table_is_copied_are_not_missed(
     require_sound(tmp_path / "new")
 
 
+def test_epochs_that_are_deleted_while_they_are_copied_are_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aging_job, "NOW_GONE", KEPT)
+    monkeypatch.setattr(floor_copy, "_EPOCHS_AT_ONCE", 3)
+    job = make_old_job(tmp_path)
+    copied = floor_copy.FloorCopy._epochs
+
+    def deleting(copy: floor_copy.FloorCopy) -> Iterator[list[dict[str, Any]]]:
+        for rows in copied(copy):
+            yield rows
+            job.die_behind_a_step("epochs")
+
+    monkeypatch.setattr(floor_copy.FloorCopy, "_epochs", deleting)
+    rebuild(job.lake.path, str(tmp_path / "new"))
+    assert job.maintained.rows_expired > 0
+    require_sound(tmp_path / "new")
+
+
+def test_epochs_are_read_from_the_first_that_is_left(
+    aged: AgingJob, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lake of years has millions of epochs, and the last days of them."""
+    monkeypatch.setattr(floor_copy, "_EPOCHS_AT_ONCE", 1)
+    ordered, reads = floor_copy.chain_order, []
+
+    def counted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        reads.append([row["epoch"] for row in rows])
+        return ordered(rows)
+
+    monkeypatch.setattr(floor_copy, "chain_order", counted)
+    rebuild(str(path), str(tmp_path / "new"))
+    first = min(aged.lake.read("epochs", ["epoch"])["epoch"].to_pylist())
+    assert 1 < first < aged.floor.epoch
+    assert reads == [[epoch] * 2 for epoch in range(first, aged.floor.epoch + 1)]
+
+
 def test_records_above_the_floor_in_one_batch_end_as_they_ended(
     aged: AgingJob, path: Path, tmp_path: Path
 ) -> None:
