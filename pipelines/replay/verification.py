@@ -26,6 +26,7 @@ from pipelines.epoch.recorded_state import FRAMES, restore
 from pipelines.replay import compare
 from pipelines.replay.compare import DIFFERENCES, Difference
 from pipelines.replay.epochs import RecordedAsker, ReplayedEpochs
+from pipelines.replay.kept_rows import KeptRows
 from pipelines.replay.scratch import LOOKED_UP, ScratchLake
 from pipelines.replay.source import ROW_ORDER, Chunk, ProgressCallback, Source
 from storage.errors import LakeError
@@ -236,13 +237,14 @@ def verify(
 
     The lake is only read. Epochs that are not committed are left out. Where rows below the floor
     are deleted, 1 means the first epoch above it.
-    Errors: LakeError, also if something that was committed is missing, or `first_epoch` is below
-    the floor.
+    Errors: LakeError, also if something that was committed is missing, `first_epoch` is below the
+    floor, or rows differ and the floor has moved meanwhile.
     """
     started = time.monotonic()
     lake = lake if isinstance(lake, Lake) else Lake(lake)
     lake.lake_id()
 
+    kept = KeptRows(lake)
     newest = require_recorded(lake).last
     last = 0
     if newest is not None:
@@ -264,7 +266,14 @@ def verify(
         with tempfile.TemporaryDirectory(prefix="txlake-replay-") as folder:
             scratch = ScratchLake(folder, source, first_epoch, comparison.stream)
             epochs = ReplayedEpochs(scratch, source, RecordedAsker())
-            count = _replay(scratch, epochs, comparison, (first_epoch, last), report)
+            try:
+                count = _replay(scratch, epochs, comparison, (first_epoch, last), report)
+            except LakeError:
+                kept.require_above(first_epoch)
+                raise
+
+        if comparison.counts:
+            kept.require_above(first_epoch)
 
     compared, differences = comparison.result()
     return Verified(first_epoch, last, count, time.monotonic() - started, compared, differences)

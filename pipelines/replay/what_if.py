@@ -12,7 +12,7 @@ been due.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from pipelines.epoch.parameters import plan_parameters
 from pipelines.epoch.recorded_state import restore
 from pipelines.epoch.write import EpochWriter
 from pipelines.replay.epochs import NarrowApplier, RecordedAsker, ReplayedEpochs
+from pipelines.replay.kept_rows import KeptRows
 from pipelines.replay.scratch import LOOKED_UP, ScratchLake
 from pipelines.replay.source import ProgressCallback, Source
 from pipelines.settings import SettingsError, parse
@@ -215,7 +216,8 @@ def what_if(
 
     The lake is only read. `tick_ms`: how often the job looked whether something was due; 0: only in
     the recorded epochs.
-    Errors: LakeError; SettingsError for a parameter that is not allowed.
+    Errors: LakeError, also if the floor has moved meanwhile and rows were deleted; SettingsError
+    for a parameter that is not allowed.
     """
     return run_what_if(lake, parameters, tick_ms, progress)
 
@@ -230,6 +232,7 @@ def run_what_if(
     lake = lake if isinstance(lake, Lake) else Lake(lake)
     lake.lake_id()
 
+    kept = KeptRows(lake)
     newest = require_recorded(lake).last
     if newest is None:
         raise LakeError(f"the lake {lake.path} has no committed epoch")
@@ -240,6 +243,24 @@ def run_what_if(
     last = newest.epoch
     report = source.progress_reporter(first, last, progress)
 
+    try:
+        answer = _answer(source, changed, tick_ms, (first, last), report)
+    except LakeError:
+        kept.require_above(first)
+        raise
+
+    kept.require_above(first)
+    return answer
+
+
+def _answer(
+    source: Source,
+    changed: Mapping[str, Any],
+    tick_ms: int,
+    bounds: tuple[int, int],
+    report: Callable[[int], None],
+) -> WhatIf:
+    first = bounds[0]
     with tempfile.TemporaryDirectory(prefix="txlake-replay-") as folder:
         scratch = ScratchLake(folder, source, first)
         asker = _WhatIfCheckSender()
@@ -247,15 +268,15 @@ def run_what_if(
         asker.load_history(before.sort_by("epoch"))
 
         epochs = _WhatIfEpochs(scratch, source, asker)
-        epochs.resume_from(source.progress_before(first), lake)
+        epochs.resume_from(source.progress_before(first), source.lake)
         epochs.set_parameters(changed, tick_ms)
 
-        for chunk in source.chunks(first, last, narrow=True):
+        for chunk in source.chunks(*bounds, narrow=True):
             for _ in epochs.replay_chunk(chunk, report):
                 scratch.persist_lookup_tables((*_KEPT, *epochs.undeliverable_tables()))
 
         epochs.close()
-        return _compare(source, scratch, epochs, changed, (first, last))
+        return _compare(source, scratch, epochs, changed, bounds)
 
 
 def _checked_parameters(parameters: Mapping[str, Any], recorded: Parameters) -> dict[str, Any]:
