@@ -6,7 +6,7 @@ They are cut into epochs of equal size anew, by the time at which the broker sto
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
@@ -21,12 +21,8 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from pipelines.errors import StartError
-from pipelines.replay.source import (
-    CHUNK_BYTES,
-    HEAVY,
-    in_order,
-    is_repeat,
-)
+from pipelines.replay.kept_rows import KeptRows
+from pipelines.replay.source import CHUNK_BYTES, HEAVY, Source, in_order, is_repeat
 from storage.errors import NotALakeError
 from storage.lake.epochs import Range
 from storage.lake.lake import Lake
@@ -81,12 +77,15 @@ class Archive:
                 )
 
     @classmethod
-    def of_lake(cls, lake: Lake) -> Archive:
-        """Returns an archive of a lake's tables; `half` and `op` are enough."""
+    def of_lake(cls, lake: Lake, floor_epoch: int = 0) -> Archive:
+        """Returns an archive of a lake's tables; `half` and `op` are enough.
+
+        Input: the epoch up to which nothing is read, since its rows are copied.
+        """
         for kind in (HALF, OP):
             if not lake.is_table(kind):
                 raise NotALakeError(f"{lake.path} has no table {kind}: nothing can be rebuilt")
-        return cls({kind: lake.dataset(kind) for kind in KINDS if lake.is_table(kind)})
+        return _LakeArchive(lake, floor_epoch)
 
     @classmethod
     def of_files(cls, paths: Mapping[str, str]) -> Archive:
@@ -100,14 +99,12 @@ class Archive:
     def first_offsets(self) -> dict[Partition, int]:
         """Returns the first offset of each queue that has records."""
         text = "SELECT kind, queue_id, min(queue_offset) FROM records GROUP BY ALL"
-        with self._engine() as engine:
-            rows = engine.execute(text).fetchall()
+        rows = self._query(text)
         return {(kind, queue_id): offset for kind, queue_id, offset in rows}
 
     def boundaries(self) -> Iterator[EpochBoundary]:
         """Returns the ends of epochs of `EPOCH_RECORDS` each; a replay gives the same ends."""
-        with self._engine() as engine:
-            rows = engine.execute(_CUTS, {"size": EPOCH_RECORDS}).fetchall()
+        rows = self._query(_CUTS, {"size": EPOCH_RECORDS})
         ends = self.first_offsets()
         epoch_at = 0
 
@@ -116,6 +113,15 @@ class Archive:
                 ends[kind, queue_id] = max(ends[kind, queue_id], to_offset)
                 epoch_at = max(epoch_at, ms)
             yield EpochBoundary(dict(ends), epoch_at)
+
+    def _query(self, text: str, values: Mapping[str, int] | None = None) -> list[Any]:
+        """Returns the rows of a query on the view `records`."""
+        with self._engine() as engine:
+            return engine.execute(text, values).fetchall()
+
+    def _retrying(self, kind: str, read: Callable[[], pa.Table | None]) -> pa.Table | None:
+        """Returns what a function reads of a kind."""
+        return read()
 
     @contextmanager
     def _engine(self) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -135,7 +141,7 @@ class Archive:
             parts = []
             for rank, kind in enumerate((ADMIN, HALF, SCHEDULE, OP)):
                 if kind in self._datasets:
-                    engine.register(f"{kind}_rows", self._datasets[kind])
+                    engine.register(f"{kind}_rows", self.dataset(kind))
                     parts.append(
                         f"SELECT {rank} AS rank, '{kind}' AS kind, queue_id, queue_offset,"
                         f" epoch_ms(stored_at) AS ms FROM {kind}_rows"
@@ -152,12 +158,13 @@ class Archive:
         schema = TABLES[kind]
         names = [name for name in schema.names if name in self._datasets[kind].schema.names]
         is_message = kind in (HALF, SCHEDULE)
-        rows = self._rows(kind, names, ranges, CHUNK_BYTES if is_message else None)
+        bytes_max = CHUNK_BYTES if is_message else None
+        rows = self._retrying(kind, lambda: self._rows(kind, names, ranges, bytes_max))
         is_large = rows is None
 
         if rows is None:
             narrow = [name for name in names if name not in HEAVY]
-            rows = self._rows(kind, narrow, ranges, None)
+            rows = self._retrying(kind, lambda: self._rows(kind, narrow, ranges, None))
 
         assert rows is not None
         return _deduplicated(kind, to_rows(rows, schema)), is_large
@@ -166,7 +173,7 @@ class Archive:
         self, kind: str, names: list[str], ranges: list[Range], bytes_max: int | None
     ) -> pa.Table | None:
         windows = OffsetWindows({r.partition: (r.from_offset, r.to_offset) for r in ranges})
-        dataset = self._datasets[kind]
+        dataset = self.dataset(kind)
         batches = []
         size = 0
         for read in dataset.to_batches(columns=names, filter=windows.bounds()):
@@ -178,6 +185,36 @@ class Archive:
 
         schema = pa.schema([dataset.schema.field(name) for name in names])
         return pa.Table.from_batches(batches, batches[0].schema if batches else schema)
+
+
+class _LakeArchive(Archive):
+    """The tables of a lake, as they are, or were half a minute ago: see `Source.dataset`."""
+
+    def __init__(self, lake: Lake, floor_epoch: int) -> None:
+        self._lake = lake
+        self._floor_epoch = floor_epoch
+        self._kept = KeptRows(lake)
+        self._source = Source(lake)
+        super().__init__(
+            {kind: self._source.dataset(kind) for kind in KINDS if lake.is_table(kind)}
+        )
+
+    def dataset(self, table: str) -> ds.Dataset:
+        return self._source.dataset(table)
+
+    def _query(self, text: str, values: Mapping[str, int] | None = None) -> list[Any]:
+        try:
+            return super()._query(text, values)
+        except duckdb.Error:  # the job has deleted a file meanwhile
+            self._source = Source(self._lake)
+            self._lake.reset()
+        return super()._query(text, values)
+
+    def _retrying(self, kind: str, read: Callable[[], pa.Table | None]) -> pa.Table | None:
+        """Errors: LakeError if rows are deleted that the lake had when the archive was made."""
+        rows = self._source.retrying(kind, read)
+        self._kept.require(self._floor_epoch)
+        return rows
 
 
 def _open(kind: str, path: str) -> ds.Dataset:

@@ -79,7 +79,7 @@ def rebuild(
 
     below = below_floor(source)
     if one_batch:
-        archive = Archive.of_lake(source)
+        archive = Archive.of_lake(source, 0 if below is None else below.floor.epoch)
         log_identity = identity or identity_of(source)
         return _with_lock(
             target, lambda lake: _rebuild_from(archive, lake, log_identity, progress, below)

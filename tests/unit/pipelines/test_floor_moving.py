@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
-from pipelines.replay import source, verify, what_if
+from pipelines.replay import rebuild, source, verify, what_if
+from pipelines.replay.archive import Archive
 from pipelines.replay.epochs import ReplayedEpochs
-from storage.errors import LakeError
+from pipelines.replay.refill import ArchiveRunner
+from storage.errors import LakeError, UnfinishedLakeError
+from storage.lake.epochs import Range
 from storage.lake.history import read_plans
+from storage.lake.lake import Lake
 from tests.support.aging_job import EPOCH_MS, AgingJob
 from tests.support.lakes_with_floor import LIMITS
 from txlake.protocol import COMMIT, ROLLBACK
@@ -85,3 +89,44 @@ def test_a_floor_that_moves_far_below_what_is_run_again_is_none_of_its_business(
     numbers = what_if(job.lake.path).numbers.to_pylist()
     assert all(row["history"] == row["what_if"] for row in numbers)
     assert job.maintained.rows_expired > expired
+
+
+@pytest.mark.parametrize("used_s", [0.0, 300.0])
+def test_files_that_the_job_merges_and_deletes_while_a_lake_is_put_in_one_batch_are_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, used_s: float
+) -> None:
+    """As when a rebuild takes longer than file_retention_ms."""
+    job = AgingJob(tmp_path / "lake")
+    for number in range(4):
+        job.end(COMMIT, job.half(f"tx{number}"))
+        job.run(1)
+    monkeypatch.setattr(source, "_DATASET_S", used_s)
+    archive = Archive.of_lake(Lake(job.lake.path))
+    ranges = [Range("half", 0, 0, 4, 4)]
+    before, ends = archive.read("half", ranges), [*archive.boundaries()]
+    job.maintain()
+    assert job.maintained.files_deleted > 0
+    assert archive.read("half", ranges)[0].equals(before[0])
+    assert archive.first_offsets() == {("half", 0): 0, ("op", 0): 0}
+    assert archive.read("op", ranges)[0].num_rows == 4
+    assert [*archive.boundaries()] == ends
+
+
+def test_records_that_are_deleted_before_they_are_put_in_one_batch_are_missed(
+    aged: AgingJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = aged.copy(tmp_path / "lake")
+    monkeypatch.setattr(source, "_DATASET_S", 0.0)
+    begun, floor = ArchiveRunner.slices, job.floor.epoch
+
+    def beside_the_job(self: ArchiveRunner, *arguments: Any) -> Any:
+        while job.floor.deleted <= floor:
+            run_epoch(job)
+        job.maintain()
+        yield from begun(self, *arguments)
+
+    monkeypatch.setattr(ArchiveRunner, "slices", beside_the_job)
+    with pytest.raises(LakeError, match="has moved meanwhile"):
+        rebuild(job.lake.path, str(tmp_path / "new"), one_batch=True)
+    with pytest.raises(UnfinishedLakeError):
+        Lake(str(tmp_path / "new")).lake_id()
