@@ -19,6 +19,7 @@ from pipelines.errors import StartError
 from pipelines.replay.archive import Archive, EpochBoundary, Partition
 from pipelines.replay.epochs import RecordedAsker, ReplayedEpochs
 from pipelines.replay.floor_copy import FloorCopy, below_floor
+from pipelines.replay.kept_rows import KeptRows
 from pipelines.replay.refill import OWNER, ArchiveRunner, Identity
 from pipelines.replay.source import ProgressCallback, Source, read_ahead
 from storage.errors import BrokenLakeError, LakeError
@@ -77,6 +78,7 @@ def rebuild(
             "rebuilt into itself: name another place"
         )
 
+    kept = KeptRows(source)
     below = below_floor(source)
     if one_batch:
         archive = Archive.of_lake(source, 0 if below is None else below.floor.epoch)
@@ -90,7 +92,7 @@ def rebuild(
         require_recorded(source, (*KINDS, "checks", "epochs"))
 
     return _with_lock(
-        target, lambda lake: _rebuild(Source(source), lake, below, last_epoch, progress)
+        target, lambda lake: _rebuild(Source(source), lake, kept, below, last_epoch, progress)
     )
 
 
@@ -148,6 +150,7 @@ def _with_lock(location: LakeLocation, write: Callable[[BufferedLake], Rebuilt])
 def _rebuild(
     source: Source,
     target: BufferedLake,
+    kept: KeptRows,
     below: FloorCopy | None,
     last_epoch: int | None,
     progress: ProgressCallback | None,
@@ -185,7 +188,7 @@ def _rebuild(
                 floor_epoch = floor_copy.floor.epoch
 
             if first <= last:
-                count = _add_epochs(source, target, epochs, (first, last), progress)
+                count = _add_epochs(source, target, epochs, kept, (first, last), progress)
 
     epochs.close()
     return to_result(first, last, count, started, floor_epoch)
@@ -195,16 +198,21 @@ def _add_epochs(
     source: Source,
     target: BufferedLake,
     epochs: ReplayedEpochs,
+    kept: KeptRows,
     bounds: tuple[int, int],
     progress: ProgressCallback | None,
 ) -> int:
-    """Runs recorded epochs again, and writes them. Output: the number of their transactions."""
+    """Runs recorded epochs again, and writes them. Output: the number of their transactions.
+
+    Errors: LakeError if what they landed was deleted before it was read.
+    """
     report = source.progress_reporter(*bounds, progress)
     epochs.resume_from(read_progress(target))
     count = 0
 
     for chunk in source.chunks(*bounds):
         for part in epochs.replay_chunk(chunk, report):
+            kept.require(part.bounds[0] - 1)
             target.begin_flush()
             count += part.transactions
 

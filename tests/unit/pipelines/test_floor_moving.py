@@ -130,3 +130,24 @@ def test_records_that_are_deleted_before_they_are_put_in_one_batch_are_missed(
         rebuild(job.lake.path, str(tmp_path / "new"), one_batch=True)
     with pytest.raises(UnfinishedLakeError):
         Lake(str(tmp_path / "new")).lake_id()
+
+
+def test_records_that_are_deleted_before_their_epochs_are_rebuilt_are_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = AgingJob(tmp_path / "lake", **LIMITS)
+    for _ in range(11):
+        run_epoch(job)
+    assert job.floor.deleted == 0
+
+    def delete(_: int) -> None:
+        while job.floor.deleted < 6:
+            run_epoch(job)
+        job.maintain()
+
+    run_beside(job, delete, monkeypatch)
+    monkeypatch.setattr(source, "CHUNK_RECORDS", 200)  # two epochs
+    with pytest.raises(LakeError, match="has moved meanwhile"):
+        rebuild(job.lake.path, str(tmp_path / "new"))
+    with pytest.raises(UnfinishedLakeError):
+        Lake(str(tmp_path / "new")).lake_id()
