@@ -86,6 +86,7 @@ class CompareAndSetTable(Generic[KeyT, RowT]):
         self._newest: dict[KeyT, RowT] = {}
         self._changed: dict[KeyT, RowT] = {}
         self._has_forgotten = False
+        self._deleted: dict[KeyT, RowT] = {}
 
     def newest(self) -> Mapping[KeyT, RowT]:
         """Returns the newest row of every key. Errors: LakeError."""
@@ -109,6 +110,11 @@ class CompareAndSetTable(Generic[KeyT, RowT]):
         self._changed = {}
         self._has_forgotten = False
         return changed
+
+    def take_deleted(self) -> dict[KeyT, RowT]:
+        """Returns the rows, as seen last, of a table that was deleted since the last call."""
+        deleted, self._deleted = self._deleted, {}
+        return deleted
 
     def write(
         self, decide: Callable[[Mapping[KeyT, RowT], datetime], Iterable[RowT]]
@@ -175,6 +181,7 @@ class CompareAndSetTable(Generic[KeyT, RowT]):
                 self._files.uri,
                 self.after_loss,
             )
+            self._deleted |= self._newest
 
         self._read = set()
         self._newest = {}

@@ -243,6 +243,7 @@ class GroupQueues:
         self._topics = self._lake.topics()
         members = self._membership.topics_by_member()
         owners = self.ownership.owners()
+        self._drop_lost()
         queues = [
             (name, queue_id)
             for name in sorted(frozenset().union(*members.values()))
@@ -255,6 +256,8 @@ class GroupQueues:
         mine = {queue for queue, member in share.items() if member == self.ownership.owner}
 
         held = self.buffers.positions().keys()
+        if not self.ownership.is_complete():
+            mine = held - self._leaving.keys()
         others = {queue for queue, owner in owners.items() if owner != self.ownership.owner}
         unknown = owners.keys() - others - held  # a take was written, and its answer was lost
         self._take(sorted((mine - held - others) | unknown), None, self._topics)

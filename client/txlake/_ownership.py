@@ -58,7 +58,9 @@ class _OwnerWait:
 class Ownership:
     """A consumer's queues, each with the row by which it holds it: its generation and offset.
 
-    If the table was deleted meanwhile, the next write puts these rows into the new one.
+    If the table was deleted meanwhile, the next write, or look at the owners, puts these rows into
+    the new one. The other owners do so within their sessions: until then the table does not say
+    which queues are free.
     Input: `drops_lost`: a queue that another consumer took over is dropped, and `take_lost` names
     it; without it such a queue is a StaleGenerationError.
     """
@@ -82,6 +84,7 @@ class Ownership:
         self._session_timeout_ms = session_timeout_ms
         self._rows: dict[Queue, Commit] = {}
         self._beat_at = 0.0  # of the latest write, monotonic s
+        self._complete_at = 0.0  # until then others put rows back, monotonic s
 
     def owns(self, topic: str, queue_id: int) -> bool:
         """Returns whether the queue was taken."""
@@ -190,8 +193,16 @@ class Ownership:
         return {(row.topic, row.queue_id): row.queue_offset for row in rows}
 
     def owners(self) -> dict[Queue, str]:
-        """Returns the owner of each queue of the group that somebody holds now."""
+        """Returns the owner of each queue of the group that somebody holds now.
+
+        Rows of its own that the table has lost are put back before.
+        """
         newest = self._offsets.newest()
+        if any(row.key not in newest for row in self._rows.values()):
+            self._keep(self._offsets.write(self._heartbeat_rows))
+            newest = self._offsets.newest()
+
+        self._note_deleted()
         now = datetime.now(timezone.utc)
         sessions = self._sessions(newest)
         owners = {}
@@ -203,6 +214,25 @@ class Ownership:
                     owners[row.topic, row.queue_id] = row.owner
 
         return owners
+
+    def _note_deleted(self) -> None:
+        """Notes until when others can put back their rows of a table that was deleted."""
+        deleted = self._offsets.take_deleted()
+        if deleted:
+            sessions_ms = [self._session_timeout_ms] + [
+                row.session_timeout_ms or 0
+                for row in deleted.values()
+                if row.consumer_group == self._group and row.owner
+            ]
+            self._complete_at = time.monotonic() + max(sessions_ms) / 1_000
+
+    def is_complete(self) -> bool:
+        """Returns whether a queue that has no owner by `owners` is free.
+
+        Where the table was deleted it is not: until the sessions of that time are over, its owner
+        can put its row back.
+        """
+        return time.monotonic() > self._complete_at
 
     def take_lost(self) -> list[Queue]:
         """Returns the queues that were lost to other consumers since the last call."""
