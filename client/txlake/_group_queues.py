@@ -188,6 +188,7 @@ class GroupQueues:
         self._drop_lost()
         for queue in self._settled:
             self._settled[queue] = positions.get(queue, self._settled[queue])
+        self.buffers.note_committed(positions)
         self._hand_over(busy)
 
     def seek(self, queue: Queue, offset: int) -> None:
@@ -217,16 +218,19 @@ class GroupQueues:
         if not lost:
             return
 
-        positions = self.buffers.positions()
         for queue in lost:
             log.warning(
                 "topic %s queue %d: another consumer has taken it over; this one was silent for "
                 "longer than its session",
                 *queue,
             )
-            if positions[queue] != self._settled[queue]:
+            if not self._is_settled(queue):
                 self._lost.append(queue)
         self._forget(lost)
+
+    def _is_settled(self, queue: Queue) -> bool:
+        """Returns whether all that was taken or sought of a queue is committed."""
+        return self.buffers.due(queue) in (None, self._settled[queue])
 
     def _forget(self, queues: Sequence[Queue]) -> None:
         self.buffers.remove(queues)
@@ -272,11 +276,10 @@ class GroupQueues:
         One for which nobody commits goes after a session.
         """
         now = time.monotonic()
-        positions = self.buffers.positions()
         returned = [
             queue
             for queue, deadline in self._leaving.items()
-            if (positions[queue] == self._settled[queue] and queue not in busy) or now >= deadline
+            if (self._is_settled(queue) and queue not in busy) or now >= deadline
         ]
 
         if returned:

@@ -28,6 +28,7 @@ class _Buffer:
     rows: pa.Table | None = None
     may_have_more: bool = True
     end: int = 0  # the position after the rows, and after what a filter has left out behind them
+    due: int | None = None  # up to where rows were taken, or what was sought, until a commit
 
     def take(self, max_records: int) -> pa.Table:
         """Takes rows that were read ahead, of which there are some."""
@@ -37,6 +38,7 @@ class _Buffer:
         remaining = self.rows.slice(taken.num_rows)
         self.rows = remaining if remaining.num_rows else None
         self.position = self.end if self.rows is None else self.rows["queue_offset"][0].as_py()
+        self.due = self.position
         return taken
 
     def put(self, rows: pa.Table, end: int) -> None:
@@ -90,11 +92,24 @@ class QueueBuffers:
 
     def seek(self, topic: str, queue_id: int, position: int) -> None:
         """Drops the rows that were read ahead, and goes on at another position."""
-        self._buffers[topic, queue_id] = _Buffer(position)
+        self._buffers[topic, queue_id] = _Buffer(position, due=position)
 
     def positions(self) -> dict[Queue, int]:
         """Returns the next offset of each queue."""
         return {queue: buffer.position for queue, buffer in self._buffers.items()}
+
+    def due(self, queue: Queue) -> int | None:
+        """Returns the position that a commit is to reach, if rows were taken or one was sought.
+
+        What a filter leaves out needs no commit.
+        """
+        return self._buffers[queue].due
+
+    def note_committed(self, positions: Mapping[Queue, int]) -> None:
+        """Notes that positions are committed."""
+        for queue, buffer in self._buffers.items():
+            if buffer.due is not None and positions.get(queue, -1) >= buffer.due:
+                buffer.due = None
 
     def begins(self) -> dict[Queue, int]:
         """Returns the first offset that each queue still has, as the tables are now."""

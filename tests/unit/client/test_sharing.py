@@ -126,6 +126,59 @@ def test_a_queue_changes_hands_when_what_was_polled_is_committed(orders: LakeFac
     one.close()
 
 
+def test_messages_that_a_filter_leaves_out_keep_no_queue(
+    orders: LakeFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop that commits after messages only hands over at once, and is told of no loss."""
+    wanted = {"orders": "A"}
+    one = Consumer(orders.path, "points", wanted, session_timeout_ms=600_000)
+    orders.deliver("orders", dict.fromkeys(range(QUEUES), 2), tags="A")
+    poll_all(one, 2 * QUEUES)
+    one.commit()
+    orders.deliver("orders", dict.fromkeys(range(QUEUES), 3), tags="B")
+    wait_until(lambda: one.poll(0.0) == [] and one.position("orders", 3) == 5, "the others pass")
+
+    with Consumer(orders.path, "points", wanted) as two:
+        deadline = time.monotonic() + 30
+        while [len(ids(one)), len(ids(two))] != [2, 2]:
+            assert time.monotonic() < deadline, [ids(one), ids(two)]
+            assert one.poll(0.05) == two.poll(0.05) == []
+        assert set(two.committed().values()) == {2}
+    one.close()
+
+
+def test_a_queue_that_was_lost_behind_what_a_filter_leaves_out_is_no_error(
+    orders: LakeFactory,
+) -> None:
+    wanted = {"orders": "A"}
+    with Consumer(orders.path, "points", wanted, session_timeout_ms=500) as slow:
+        orders.deliver("orders", dict.fromkeys(range(QUEUES), 1), tags="A")
+        poll_all(slow, QUEUES)
+        slow.commit()
+        orders.deliver("orders", dict.fromkeys(range(QUEUES), 1), tags="B")
+        wait_until(lambda: slow.poll(0.0) == [] and slow.position("orders", 3) == 2, "they pass")
+        with Consumer(orders.path, "points", ["orders"], queues={"orders": [0, 1]}):
+            slow.commit()  # nothing that it has returned is lost
+            assert ids(slow) == [2, 3]
+
+
+def test_what_was_sought_is_committed_before_a_queue_goes(orders: LakeFactory) -> None:
+    orders.deliver("orders", dict.fromkeys(range(QUEUES), 2))
+    one = Consumer(orders.path, "points", ["orders"], session_timeout_ms=600_000)
+    poll_all(one, 2 * QUEUES)
+    one.commit()
+    one.seek("orders", 3, 1)
+    with Consumer(orders.path, "points", ["orders"]) as two:
+        deadline = time.monotonic() + 120
+        while ids(one) != [0, 1, 3]:
+            assert time.monotonic() < deadline, ids(one)
+            assert one.poll(0.05, 0) == two.poll(0.05) == []
+        one.commit()
+        assert ids(one) == [0, 1]
+        assert places(poll_all(two, 1), 3) == [1]
+    one.close()
+
+
 def test_a_queue_whose_messages_are_never_committed_goes_after_a_session(
     orders: LakeFactory,
 ) -> None:
