@@ -682,6 +682,32 @@ def test_a_queue_changes_hands_when_its_retry_is_done(orders: LakeFactory) -> No
     )
 
 
+def test_a_call_that_hangs_keeps_a_queue_that_is_to_go_for_a_session_at_most(
+    orders: LakeFactory,
+) -> None:
+    hung: list[Place] = []
+    seen: list[Place] = []
+    may_end = threading.Event()
+
+    def hanging(messages: Sequence[ConsumedMessage]) -> None:
+        hung.extend(map(place, messages))
+        may_end.wait(DEADLINE_S)
+
+    orders.deliver("orders", {1: 1})
+    with Consumer(orders.path, "points", ["orders"], session_timeout_ms=1_000) as first:
+        thread = threading.Thread(target=first.run, args=(hanging,))
+        thread.start()
+        try:
+            wait_until(lambda: hung == [(1, 0)], "the call that hangs")
+            with running(orders, lambda messages: seen.extend(map(place, messages))):
+                wait_until(lambda: seen == [(1, 0)], "the same message", seen=lambda: seen)
+                assert not may_end.is_set()  # the call is still in hand
+        finally:
+            may_end.set()
+            first.stop()
+            thread.join()
+
+
 def test_queues_that_are_to_go_are_ended_without_comparing_each_with_all() -> None:
     queues = [CountedQueue(("orders", queue_id)) for queue_id in range(50)]
     positions = {("orders", queue_id): 0 for queue_id in range(100)}
