@@ -355,8 +355,12 @@ class PushRun:
             place = outcome.queue, outcome.message.queue_offset
             is_retried = self._retrying.pop(place, None) is not None
             owned = self._lanes.get(outcome.queue)
-            if owned and outcome.reason and self._options.is_ordered and not is_retried:
+            if owned is None or owned.generation != outcome.generation:
+                continue  # the queue was away meanwhile: its messages come by its position
+            if outcome.reason and self._options.is_ordered and not is_retried:
                 self._settle_blocked(owned, outcome.message.queue_offset)
+                # No thread has the lane. What is dead is not handed out again.
+                positions[outcome.queue] = owned.committable()
 
         for queue, position in positions.items():
             self._lanes[queue].settled = position
@@ -387,17 +391,21 @@ class PushRun:
         """Lets an ordered lane wait for its first message, or go on behind it if it is dead."""
         if lane.committable() != offset:
             return  # the queue was away meanwhile
-        if lane.done == len(lane.messages):  # it was to go: what was refused is read again
-            lane.blocked_until = None
-            return
 
-        message = lane.messages[lane.done]
-        row = self._retries.row(lane.queue, message.queue_offset)
+        row = self._retries.row(lane.queue, offset)
         lane.blocked_until = None
+        is_in_hand = lane.done < len(lane.messages)  # else it was to go, and is read again
+
         if row is None or row.state == DEAD:  # done by another consumer, or given up
-            lane.done += 1
-        else:
-            lane.messages[lane.done] = message._replace(reconsume_times=row.retries)
+            if is_in_hand:
+                lane.done += 1
+            else:
+                lane.position = offset + 1
+                self._queues.seek(lane.queue, lane.position)
+        elif is_in_hand:
+            lane.messages[lane.done] = lane.messages[lane.done]._replace(
+                reconsume_times=row.retries
+            )
             lane.blocked_until = row.due_at
 
     def _attempt(self, outcome: Outcome) -> Attempt:

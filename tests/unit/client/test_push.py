@@ -817,3 +817,57 @@ def test_an_ordered_queue_that_was_to_go_and_stays_is_read_on(
         wait_until(lambda: len(seen) == 6, "all messages", seen=lambda: seen)
     assert seen == [0, 0, 1, 2, 3, 4]
     assert failures == []
+
+
+@pytest.mark.parametrize("retries_max", [0, 1])
+def test_an_ordered_queue_stands_behind_its_dead_message_when_a_run_is_stopped(
+    orders: LakeFactory, retries_max: int
+) -> None:
+    """Its last refusal is not written down yet."""
+    seen: list[tuple[int, int]] = []
+
+    def refuse(messages: Sequence[ConsumedMessage]) -> ConsumeStatus:
+        seen.extend((message.queue_offset, message.reconsume_times) for message in messages)
+        if messages[0].reconsume_times == retries_max:
+            consumer.stop()
+        return LATER
+
+    def take(messages: Sequence[ConsumedMessage]) -> None:
+        seen.extend((message.queue_offset, message.reconsume_times) for message in messages)
+
+    options: dict[str, Any] = {"is_ordered": True, "retry_delays_ms": [0]}
+    orders.deliver("orders", {0: 3})
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        run_with_deadline(consumer, refuse, retries_max=retries_max, **options)
+        assert seen == [(0, times) for times in range(retries_max + 1)]
+        assert states(orders) == {(0, 0): ("dead", retries_max + 1)}
+        assert consumer.committed()["orders", 0] == consumer.position("orders", 0) == 1
+
+    seen.clear()
+    with running(orders, take, **options):
+        wait_until(lambda: (2, 0) in seen, "the last message", seen=lambda: seen)
+    assert seen == [(1, 0), (2, 0)]
+
+
+def test_an_ordered_queue_goes_to_another_member_without_its_dead_message(
+    orders: LakeFactory,
+) -> None:
+    seen: list[Place] = []
+
+    def listener(messages: Sequence[ConsumedMessage]) -> ConsumeStatus | None:
+        (message,) = messages
+        seen.append(place(message))
+        if message.queue_offset:
+            return None
+        wait_until(lambda: first._queues.leaving(), "the other member")
+        return LATER
+
+    options: dict[str, Any] = {"is_ordered": True, "retries_max": 0}
+    orders.deliver("orders", {1: 3})
+    with running(orders, listener, **options) as first:
+        wait_until(lambda: seen, "the first message")
+        with running(orders, listener, **options) as second:
+            wait_until(lambda: (1, 2) in seen, "the last message", seen=lambda: seen)
+            assert share_of(second) == [("orders", 1)]
+    assert seen == [(1, 0), (1, 1), (1, 2)]
+    assert states(orders) == {(1, 0): ("dead", 1)}
