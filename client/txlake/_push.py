@@ -112,7 +112,8 @@ class PushRun:
                 self._queues.keep()  # a slow listener keeps its queues
 
         self._take_back(0.0)
-        self._follow_assignment()
+        with suppress(TxlakeError):  # queues without a lane have no messages in hand
+            self._follow_assignment()
         for lane in self._lanes.values():  # what was not handed out is polled again
             self._queues.seek(lane.queue, lane.committable())
 
@@ -147,8 +148,8 @@ class PushRun:
             if queue in generations and queue not in self._lanes and queue not in in_hand
         }
         if new:
+            self._retries.look_again()  # first: where it fails, the queues wait for the next look
             self._lanes |= new
-            self._retries.look_again()
 
         leaving = set(self._queues.leaving())
         retrying = self._retrying_queues() if leaving else set()

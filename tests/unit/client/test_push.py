@@ -34,7 +34,7 @@ from txlake import (
 )
 from txlake._disk import require_room
 from txlake._group_queues import GroupQueues
-from txlake._lanes import PushOptions
+from txlake._lanes import ListenerThreads, PushOptions
 from txlake._push import PushRun
 from txlake._retries import Attempt, ConsumerRetries, GroupRetries, RetryPolicy
 
@@ -871,3 +871,86 @@ def test_an_ordered_queue_goes_to_another_member_without_its_dead_message(
             assert share_of(second) == [("orders", 1)]
     assert seen == [(1, 0), (1, 1), (1, 2)]
     assert states(orders) == {(1, 0): ("dead", 1)}
+
+
+def test_an_ordered_message_waits_though_the_store_failed_as_retries_were_read(
+    orders: LakeFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[Place, int]] = []
+    failures: list[StoreAwayError] = []
+    look_again = GroupRetries.look_again
+
+    def listener(messages: Sequence[ConsumedMessage]) -> ConsumeStatus | None:
+        (message,) = messages
+        seen.append((place(message), message.reconsume_times))
+        consumer.stop()
+        return LATER if message.queue_id == 0 else None
+
+    def failing(retries: GroupRetries) -> None:
+        if failures:
+            raise failures.pop()
+        look_again(retries)
+
+    options: dict[str, Any] = {
+        "threads": 1, "is_ordered": True, "retry_delays_ms": [3_600_000],
+    }  # fmt: skip
+    orders.deliver("orders", {0: 1})
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        run_with_deadline(consumer, listener, **options)
+    assert states(orders) == {(0, 0): ("waiting", 1)}
+
+    monkeypatch.setattr("txlake._push._AWAY_PAUSE_S", 0.05)
+    monkeypatch.setattr(GroupRetries, "look_again", failing)
+    failures.append(StoreAwayError("the store does not answer"))
+    orders.deliver("orders", {1: 1})
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        run_with_deadline(consumer, listener, **options)
+    assert failures == []
+    assert seen == [((0, 0), 0), ((1, 0), 0)]
+
+
+def test_a_run_that_ends_while_the_store_is_away_passes_no_message(
+    orders: LakeFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue was taken, and retries of it cannot be read, while others have messages in hand."""
+    seen: list[int] = []
+    may_end = threading.Event()
+    is_away = False
+    look, look_again, stop = GroupQueues.look, GroupRetries.look_again, ListenerThreads.stop
+
+    def listener(messages: Sequence[ConsumedMessage]) -> None:
+        nonlocal is_away
+        seen.extend(message.queue_offset for message in messages)
+        if len(seen) == 1:
+            orders.catalog_row("orders", 3)
+            is_away = True
+            may_end.wait(DEADLINE_S)
+
+    def failing_look(queues: GroupQueues, *arguments: Any) -> None:
+        look(queues, *arguments)
+        if ("orders", 2) in queues.buffers.positions() and is_away:
+            consumer.stop()
+            raise StoreAwayError("the store does not answer")
+
+    def failing_look_again(retries: GroupRetries) -> None:
+        if ("orders", 2) in consumer._queues.buffers.positions() and is_away:
+            raise StoreAwayError("the store does not answer")
+        look_again(retries)
+
+    def stop_threads(threads: ListenerThreads) -> None:
+        stop(threads)
+        may_end.set()
+
+    monkeypatch.setattr("txlake._push._AWAY_PAUSE_S", 0.05)
+    monkeypatch.setattr(GroupQueues, "look", failing_look)
+    monkeypatch.setattr(GroupRetries, "look_again", failing_look_again)
+    monkeypatch.setattr(ListenerThreads, "stop", stop_threads)
+    orders.deliver("orders", {0: 5})
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        run_with_deadline(consumer, listener)
+        assert seen == [0]
+
+        is_away = False
+        assert consumer.position("orders", 0) == 1
+        consumer.commit()
+        assert consumer.committed()["orders", 0] == 1
