@@ -289,9 +289,12 @@ class Ownership:
         self._rows.update({(row.topic, row.queue_id): row for row in rows})
 
     def release(self, queues: Iterable[Queue] | None = None) -> None:
-        """Gives back queues that are still this consumer's; None: all."""
+        """Gives back queues that are still this consumer's; None: all.
+
+        Meanwhile a signal handler, or another thread, can do the same.
+        """
         names = self._rows.keys() if queues is None else set(queues)
-        returned = [row for queue, row in self._rows.items() if queue in names]
+        returned = [row for queue, row in list(self._rows.items()) if queue in names]
 
         def decide(newest: Mapping[Key, Commit], now: datetime) -> list[Commit]:
             return [
@@ -303,7 +306,7 @@ class Ownership:
         if returned:
             self._offsets.write(decide)
             for row in returned:
-                del self._rows[row.topic, row.queue_id]
+                self._rows.pop((row.topic, row.queue_id), None)
 
     def committed(self, queues: Iterable[Queue]) -> dict[Queue, int | None]:
         """Returns the group's committed offsets."""

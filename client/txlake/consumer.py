@@ -352,17 +352,17 @@ class Consumer:
                 f"or more, up to {_DELAY_MS_MAX}"
             )
 
-        self._check_open()
-        options = PushOptions(
-            threads, batch_max, is_ordered, commit_interval_ms / 1000,
-            RetryPolicy(delays, retries_max), self._poll_records_max,
-        )  # fmt: skip
-        options_of_tables = (self._storage_options, self._lake.lake_id)
-        retries = ConsumerRetries(self._lake.uri(RETRIES), *options_of_tables)
-        letters = DeadLetters(self._lake.uri(DEAD_LETTERS), *options_of_tables)
-
-        self._is_running = True
+        self._is_running = True  # first: what a close() of meanwhile leaves to do is done below
         try:
+            self._check_open()
+            options = PushOptions(
+                threads, batch_max, is_ordered, commit_interval_ms / 1000,
+                RetryPolicy(delays, retries_max), self._poll_records_max,
+            )  # fmt: skip
+            options_of_tables = (self._storage_options, self._lake.lake_id)
+            retries = ConsumerRetries(self._lake.uri(RETRIES), *options_of_tables)
+            letters = DeadLetters(self._lake.uri(DEAD_LETTERS), *options_of_tables)
+
             PushRun(
                 self._queues, GroupRetries(retries, self._group), letters, listener, options,
                 self._stopped.is_set,

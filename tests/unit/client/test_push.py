@@ -413,6 +413,34 @@ def test_a_close_ends_the_run_and_its_end_gives_the_queues_back(
         assert other.committed()["orders", 0] == (None if is_failing else 1)
 
 
+@pytest.mark.parametrize("is_before", [True, False])
+def test_a_close_just_as_a_run_begins_ends_it(
+    orders: LakeFactory, monkeypatch: pytest.MonkeyPatch, is_before: bool
+) -> None:
+    """A signal comes just before the run looks whether the consumer is open, or just after."""
+    check_open = Consumer._check_open
+
+    def check(checked: Consumer) -> None:
+        if is_before:
+            consumer.close()
+        check_open(checked)
+        consumer.close()
+
+    def turn(_run: PushRun) -> None:
+        raise AssertionError("the run is on")
+
+    consumer = Consumer(orders.path, "points", ["orders"])
+    with monkeypatch.context() as patch:
+        patch.setattr(Consumer, "_check_open", check)
+        patch.setattr(PushRun, "_turn", turn)
+        with suppress(ClosedError):
+            consumer.run(print)
+    with pytest.raises(ClosedError):
+        consumer.run(print)
+    with Consumer(orders.path, "points", ["orders"], wait_for_owner_ms=0) as other:
+        assert other.assignment() == [("orders", 0), ("orders", 1)]
+
+
 @pytest.mark.parametrize("is_stopped", [True, False])
 def test_a_refusal_that_could_not_be_written_down_comes_again_in_the_next_run(
     orders: LakeFactory, monkeypatch: pytest.MonkeyPatch, is_stopped: bool

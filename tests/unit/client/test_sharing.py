@@ -92,6 +92,29 @@ def test_a_close_that_fails_is_made_again(
             assert two.committed()["orders", 0] == 2
 
 
+@pytest.mark.parametrize("table", [ConsumerMembers, ConsumerOffsets])
+def test_a_close_within_a_close_closes_once(
+    orders: LakeFactory, table: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second signal comes while the handler of the first one writes."""
+    consumer = Consumer(orders.path, "points", ["orders"])
+    write = table.write
+    entered = []
+
+    def write_as_a_signal_comes(written: Any, decide: Any) -> Any:
+        entered.append(decide)
+        if len(entered) == 1:
+            consumer.close()
+        return write(written, decide)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(table, "write", write_as_a_signal_comes)
+        consumer.close()
+    assert len(entered) == 2
+    with Consumer(orders.path, "points", ["orders"], wait_for_owner_ms=0) as other:
+        assert ids(other) == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("options", [{}, {"queues": {"orders": list(range(QUEUES))}}])
 def test_a_start_that_fails_keeps_no_queue(
     orders: LakeFactory, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
