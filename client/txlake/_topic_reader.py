@@ -61,14 +61,21 @@ class TopicReader:
     def __init__(self, topic: str, uri: str, storage_options: Mapping[str, str] | None) -> None:
         self._topic = topic
         self._files = DeltaFiles(uri, storage_options, ("queue_id", "queue_offset", "epoch"))
+        self._refreshed = self._files.files  # as of the last refresh
         self._spans: dict[str, dict[int, Span]] = {}
         self._floors: dict[int, tuple[int | None, int]] = {}  # by queue: its first row, its floor
 
     def refresh(self) -> bool:
-        """Takes the newest snapshot. Output: whether there might be new rows."""
-        before = self._files.files
+        """Takes the newest snapshot. Output: whether there might be new rows.
+
+        A read takes a fresh snapshot, too, when files of its own are gone: what is new in that is
+        news here.
+        """
+        before = self._refreshed
         with translating_errors(self._files.uri):
             is_new = self._files.refresh()
+        is_new |= self._files.exists and self._files.files is not before
+        self._refreshed = self._files.files
 
         if not before.keys() <= self._files.files.keys():
             # Messages can be deleted. Of a queue that has no others only the log tells.

@@ -235,6 +235,37 @@ def test_a_snapshot_whose_files_were_vacuumed_is_taken_anew(orders: LakeFactory)
         assert reader.read({0: 4})[0].column("queue_offset").to_pylist() == [4, 5, 6, 7, 8]
 
 
+def test_a_queue_has_news_that_came_with_a_snapshot_taken_anew(
+    orders: LakeFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The snapshot is taken anew for another queue: no version comes after it."""
+    monkeypatch.setattr("txlake._topic_reader._WINDOW_ROWS_MAX", 4)
+    monkeypatch.setattr("txlake._topic_reader._WINDOW_ROWS_MIN", 1)
+    dataset = DeltaFiles.dataset
+    failures: list[OSError] = []
+
+    def failing(files: DeltaFiles, paths: Iterable[str]) -> Any:
+        if failures and files.uri.endswith("topics/0"):
+            orders.deliver("orders", {1: 1})
+            raise failures.pop()
+        return dataset(files, paths)
+
+    monkeypatch.setattr(DeltaFiles, "dataset", failing)
+    orders.deliver("orders", {0: 12, 1: 1})
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        messages = poll_all(consumer, 5, most=5)
+        buffers = consumer._queues.buffers._buffers
+        while buffers["orders", 1].may_have_more:
+            messages += consumer.poll(0.0, 1)
+        assert len(messages) < 12
+
+        failures.append(OSError("the answer was cut"))
+        messages += poll_all(consumer, 14 - len(messages))
+    assert failures == []
+    assert places(messages, 0) == list(range(12))
+    assert places(messages, 1) == [0, 1]
+
+
 def test_a_window_smaller_than_what_waits_loses_nothing(
     orders: LakeFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
