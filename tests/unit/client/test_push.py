@@ -20,7 +20,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.support.counted_queue import CountedQueue
-from tests.support.lake_factory import LakeFactory
+from tests.support.lake_factory import LakeFactory, poll_all
 from tests.support.read_bytes import read_bytes
 from tests.support.session_clock import SessionClock
 from tests.support.wait import DEADLINE_S, wait_until
@@ -34,7 +34,7 @@ from txlake import (
 )
 from txlake._disk import require_room
 from txlake._group_queues import GroupQueues
-from txlake._lanes import ListenerThreads, PushOptions
+from txlake._lanes import Lane, ListenerThreads, Outcome, PushOptions
 from txlake._push import PushRun
 from txlake._retries import Attempt, ConsumerRetries, GroupRetries, RetryPolicy
 
@@ -899,6 +899,29 @@ def test_an_ordered_queue_goes_to_another_member_without_its_dead_message(
             assert share_of(second) == [("orders", 1)]
     assert seen == [(1, 0), (1, 1), (1, 2)]
     assert states(orders) == {(1, 0): ("dead", 1)}
+
+
+def test_a_refusal_of_a_queue_that_was_lost_does_not_end_its_message(orders: LakeFactory) -> None:
+    """The queue came back before the refusal could be written down; a thread has the message."""
+    orders.deliver("orders", {0: 2})
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        messages = poll_all(consumer, 2)
+    queue = ("orders", 0)
+    stored: list[dict[tuple[str, int], int]] = []
+    group: Any = SimpleNamespace(
+        ownership=SimpleNamespace(generations=lambda: {queue: 2}),
+        commit_kept=lambda positions, _busy: stored.append(positions),
+    )
+    retries: Any = SimpleNamespace(row=lambda _queue, _offset: None)
+    options = PushOptions(1, 1, True, 1.0, RetryPolicy((0,), 16), 2)
+    letters: Any = None
+    run = PushRun(group, retries, letters, print, options, bool)
+
+    lane = Lane(queue, 2, 2, messages, is_busy=True)
+    run._lanes[queue] = lane
+    run._unsettled = [Outcome(messages[0], "no", datetime.now(timezone.utc), 1)]
+    run._settle()
+    assert (lane.done, stored) == (0, [{queue: 0}])
 
 
 def test_an_ordered_message_waits_though_the_store_failed_as_retries_were_read(
