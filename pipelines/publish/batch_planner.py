@@ -96,24 +96,28 @@ class BatchPlanner:
 
         Input: where each queue ends; the number of rows of each; whether message transactions are
         told apart: else each message counts as one.
+        Errors: LakeError; OffsetOutOfRangeError where a queue's next message is deleted.
         """
         columns = ["epoch", *(UNIT_COLUMNS if has_units else ())]
-        tables = {
-            (name, queue_id): rows
-            for name, ends in group_by_topic(behind).items()
-            for queue_id, rows in self._topics[name].rows.peek(ends, rows_max, columns).items()
-        }
+        tables = {}
+        for name, ends in group_by_topic(behind).items():
+            rows = self._topics[name].rows
+            peeked = rows.peek(ends, rows_max, columns)
+            for queue_id, end in ends.items():
+                if queue_id not in peeked:
+                    raise rows.lacking_error(queue_id, end)
+                tables[name, queue_id] = peeked[queue_id]
         units = units_of(tables[queue] for queue in behind) if has_units else None
 
         queue_rows = []
         start = 0
         for queue, end in behind.items():
-            rows = tables[queue]
-            count = rows.num_rows
+            table = tables[queue]
+            count = table.num_rows
             name, queue_id = queue
             queue_rows.append(
                 QueueRows(
-                    rows["epoch"].to_numpy(),
+                    table["epoch"].to_numpy(),
                     np.full(count, ALONE) if units is None else units[start : start + count],
                     self._topics[name].rows.positions[queue_id] + count >= end,
                 )

@@ -23,7 +23,7 @@ from txlake._committed import NAMED_EPOCHS_MAX, since_full_row
 from txlake._delta_files import DeltaFiles, translating_errors
 from txlake._lake import Lake, Topic
 from txlake._topic_reader import TopicReader
-from txlake.errors import LakeError, OffsetGapError
+from txlake.errors import LakeError, OffsetGapError, OffsetOutOfRangeError
 
 Queue = tuple[str, int]
 AHEAD_BYTES: Final = 8 << 20  # of all topics, as files have them
@@ -223,6 +223,7 @@ class CommittedRows:
         """Returns some columns of the queues' next rows; the positions stay.
 
         Input: where each queue ends; the number of rows of each queue.
+        Output: by queue; one that has no rows from its position on is left out.
         """
         positions = {
             queue_id: self.positions[queue_id]
@@ -250,17 +251,32 @@ class CommittedRows:
             for queue_id, end in remaining.items():
                 rows = self._ahead.pop(queue_id, None)
                 if rows is None or not rows.num_rows:
-                    raise LakeError(
-                        f"topic {self._name} queue {queue_id}: offsets up to {end} are committed, "
-                        f"and the table ends at {self.positions[queue_id]}: rows are missing; run "
-                        "`txlake verify`"
-                    )
+                    raise self.lacking_error(queue_id, end)
 
                 count = min(rows.num_rows, end - self.positions[queue_id])
                 self.positions[queue_id] += count
                 if count < rows.num_rows:
                     self._ahead[queue_id] = rows.slice(count)
                 yield queue_id, rows.slice(0, count)
+
+    def lacking_error(self, queue_id: int, end: int) -> LakeError | OffsetOutOfRangeError:
+        """Returns the error of a queue that has no rows from its position to its end.
+
+        A read tells that they are deleted only where there are later ones.
+        """
+        where = f"topic {self._name} queue {queue_id}"
+        position = self.positions[queue_id]
+        begin = self.begins([queue_id])[queue_id]
+        if position < begin:
+            return OffsetOutOfRangeError(
+                f"{where}: position {position}, and the queue begins at {begin}: older messages "
+                "are deleted"
+            )
+
+        return LakeError(
+            f"{where}: offsets up to {end} are committed, and the table ends at {position}: rows "
+            "are missing; run `txlake verify`"
+        )
 
     def place_and_body(self, queue_id: int, queue_offset: int) -> tuple[str, bytes | None] | None:
         """Returns the place and the body of a committed message; None if it is deleted."""

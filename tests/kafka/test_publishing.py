@@ -598,6 +598,30 @@ def test_each_queue_whose_next_messages_are_deleted_is_named_until_all_are_skipp
     assert sorted(map(offset_of, lake.consume())) == [0, 0, 3, 3]
 
 
+@pytest.mark.parametrize("options", [{}, {"transaction_messages_max": 1}])
+def test_queues_that_were_deleted_whole_are_named_until_all_are_skipped(
+    make: Make, options: dict[str, int]
+) -> None:
+    lake = make(**options)
+    settings = lake.settings()
+    lake.send(*orders(1, real_queue_id=0), *orders(1, first=1, real_queue_id=1))
+    publish_all(settings)
+    lake.send(*orders(2, first=2, real_queue_id=0), *orders(2, first=4, real_queue_id=1))
+    lake.job.run(after_ms=60_000)
+    delete_old_messages(lake, count=6)
+
+    for queue_id in range(2):
+        skip = f"skip --name main --topic orders --queue {queue_id} --offset 1 --to 2"
+        with pytest.raises(PublishError, match=f"queue {queue_id}: 1 is .*txlake publish {skip}"):
+            publish_all(settings)
+        operate(lake, skip)
+
+    assert publish_all(settings) == 0
+    lake.send(*orders(2, first=6, real_queue_id=1))
+    assert publish_all(settings) == 2
+    assert sorted(map(offset_of, lake.consume())) == [0, 0, 3, 4]
+
+
 def test_a_refused_record_is_named_where_others_of_its_queue_stand_behind_it(make: Make) -> None:
     """Kafka's client delivers nothing behind a refused record, and a commit would wait for it."""
     lake = make(record_bytes_max=2_000)
