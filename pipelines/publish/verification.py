@@ -1,13 +1,15 @@
 """Compares destinations with the tables: count, order, key, value, headers of each queue.
 
 Both sides are read once; each record becomes a part of a digest of its block of queue offsets. A
-problem names the first block of a queue that differs.
+problem names the first block of a queue that differs. Where retention deletes messages of the lake
+meanwhile, a queue is compared from the first whole block that is still there.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -21,6 +23,7 @@ from pipelines.publish.topics import wanted_topics
 from pipelines.settings import PublisherSettings, Settings
 from pipelines.settings.publish import EARLIEST, LATEST
 from txlake._counted import counted
+from txlake.errors import OffsetOutOfRangeError
 
 _BLOCK: Final = 1_000  # queue offsets
 _READ_ROWS: Final = 20_000
@@ -38,6 +41,7 @@ class QueueDigest:
     count: int = 0
     problem: str = ""
     blocks: dict[int, Any] = field(default_factory=dict)
+    counts: Counter[int] = field(default_factory=Counter)  # of records, by block
 
     def add(self, offset: int, key: bytes | None, value: bytes | None, headers: list[Any]) -> None:
         """Adds the next record of the queue."""
@@ -51,9 +55,22 @@ class QueueDigest:
 
         content = json.dumps([offset, _hex(key), _hex(value), [[n, _hex(v)] for n, v in headers]])
         block = offset // _BLOCK
+        self.counts[block] += 1
         if block not in self.blocks:
             self.blocks[block] = hashlib.blake2b()
         self.blocks[block].update(content.encode())
+
+    def since(self, begin: int) -> QueueDigest:
+        """Returns the digest of the blocks that begin at a queue offset or later."""
+        counts = Counter({b: n for b, n in self.counts.items() if b * _BLOCK >= begin})
+        return QueueDigest(
+            min(counts) * _BLOCK if counts else None,
+            self.last,
+            counts.total(),
+            self.problem,
+            {block: self.blocks[block] for block in counts},
+            counts,
+        )
 
 
 def difference(published: QueueDigest, table: QueueDigest) -> str:
@@ -149,8 +166,7 @@ def verify_published(
                 )
             else:
                 end = max(digest.last, progress.last_offset(queue_id)) + 1
-                table = _table_digest(rows, maker, queue_id, digest.first, end, skips)
-                problem = difference(digest, table)
+                digest, problem = _compared(digest, rows, maker, queue_id, end, skips)
             yield VerifiedQueue(name, queue_id, digest.first, digest.count, problem)
 
 
@@ -162,6 +178,29 @@ def _newest_run(log: ProgressLog, lake_id: str, topic_id: str) -> Adoption | Non
         if lake == lake_id and adoption.position in (EARLIEST, LATEST)
     ]
     return adoptions[-1] if adoptions else None
+
+
+def _compared(
+    published: QueueDigest,
+    rows: CommittedRows,
+    maker: RecordMaker,
+    queue_id: int,
+    end: int,
+    skips: Mapping[int, list[Skip]],
+) -> tuple[QueueDigest, str]:
+    """Compares what is published of a queue with its table.
+
+    Output: what was compared, without what retention has deleted meanwhile; how it differs.
+    """
+    while published.first is not None:
+        try:
+            table = _table_digest(rows, maker, queue_id, published.first, end, skips)
+        except OffsetOutOfRangeError:
+            published = published.since(rows.begins([queue_id])[queue_id])
+        else:
+            return published, difference(published, table)
+
+    return published, published.problem
 
 
 def _table_digest(

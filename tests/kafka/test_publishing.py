@@ -934,6 +934,31 @@ def test_what_is_published_is_compared_behind_the_open_transaction_of_another_pu
     assert {queue.problem for queue in queues} == {""}
 
 
+def test_what_retention_deletes_while_it_is_compared_is_left_out(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.publish.verification._BLOCK", 2)
+    lake = make()
+    settings = lake.settings()
+    lake.send(*orders(3, real_queue_id=0), *orders(5, real_queue_id=1))
+    lake.send(*orders(4, first=5, real_queue_id=1), after_ms=60_000)
+    publish_all(settings)
+    read = Destination.records
+
+    def read_slowly(self: Destination, name: str) -> Iterable[Any]:
+        yield from read(self, name)
+        delete_old_messages(lake, count=8)
+
+    monkeypatch.setattr(Destination, "records", read_slowly)
+    compared = verify_published(settings, settings.publish["main"])
+    assert [(queue.first, queue.count, queue.problem) for queue in compared] == [
+        (None, 0, ""),
+        (6, 3, ""),
+        (None, 0, ""),
+        (None, 0, ""),
+    ]
+
+
 def test_what_differs_from_the_tables_is_found(make: Make, broker: Broker) -> None:
     lake = make()
     lake.send(*orders(3, real_queue_id=1, properties=[("colour", "red")]))

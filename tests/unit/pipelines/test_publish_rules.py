@@ -645,6 +645,31 @@ def test_a_queue_that_differs_from_its_table_is_found(change: Change, said: str)
     assert bool(found) == bool(said)
 
 
+@pytest.mark.parametrize(
+    ("begin", "first", "said"),
+    [
+        (1, 1_000, "1000 to 1999"),
+        (1_000, 1_000, "1000 to 1999"),
+        (1_001, 2_000, ""),
+        (2_001, None, ""),
+    ],
+)
+def test_a_queue_is_compared_from_its_first_block_that_is_whole(
+    begin: int, first: int | None, said: str
+) -> None:
+    published, table = QueueDigest(), QueueDigest()
+    for at in range(2_500):
+        published.add(at, b"k", b"v" if at != 1_500 else b"w", [])
+        if first is not None and at >= first:
+            table.add(at, b"k", b"v", [])
+
+    rest = published.since(begin)
+    assert (rest.first, rest.count) == (first, table.count)
+    found = difference(rest, table)
+    assert said in found
+    assert bool(found) == bool(said)
+
+
 @pytest.mark.parametrize("name", ["max.in.flight.requests.per.connection", "max.in.flight"])
 def test_a_clients_own_number_of_requests_on_their_way_goes_before_ours(name: str) -> None:
     """librdkafka refuses 6 of an idempotent producer: it was given the client's."""
