@@ -6,12 +6,18 @@ import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError  # Python 3.10's is its own
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from pipelines.errors import LostInputError, StartError
 from pipelines.health.facts import TopicLag
 from pipelines.kafka_client.admin import KafkaAdmin
-from pipelines.kafka_client.connection import REQUEST_TIMEOUT_S, Cluster, Partition, client_config
+from pipelines.kafka_client.connection import (
+    REQUEST_TIMEOUT_S,
+    Cluster,
+    Partition,
+    client_config,
+    new_consumer,
+)
 from pipelines.kafka_client.source_log import SourceLog
 from pipelines.settings import KafkaSettings, Settings
 from storage.lake.epochs import Plan
@@ -92,7 +98,7 @@ def _oldest_stored_at(
     if not starts:
         return {}
 
-    consumer = Consumer(
+    consumer = new_consumer(
         {
             **client_config(kafka.bootstrap_servers, kafka.client),
             "group.id": "txlake-status",  # it commits nothing and joins no group

@@ -13,6 +13,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError  # Python 3.10
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import (
+    Consumer,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -116,6 +117,17 @@ def client_config(
         "error_cb": error_callback or ErrorCallback(),
         "logger": _AtDebug(),  # without one, librdkafka writes to stderr that a producer is fenced
     }
+
+
+def new_consumer(config: Mapping[str, Any]) -> Consumer:
+    """Returns a consumer. Input: the settings of `client_config`, and more.
+
+    Errors: StartError for settings that only a consumer refuses.
+    """
+    try:
+        return Consumer(dict(config))
+    except KafkaException as error:
+        raise StartError(f"the settings of Kafka's client: {error.args[0].str()}") from None
 
 
 def producer_config(

@@ -14,13 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from pipelines.errors import KafkaAwayError
 from pipelines.kafka_client.connection import (
     Cluster,
     Partition,
     client_config,
+    new_consumer,
 )
 from txlake import protocol as p
 
@@ -53,7 +54,7 @@ def read_committed(
     """Returns the committed records from `starts` to `ends`.
 
     Input: `is_patient`: waits for open transactions; else the records behind them are left out.
-    Errors: KafkaAwayError.
+    Errors: KafkaAwayError; StartError for settings that a consumer does not take.
     """
     remaining = {partition for partition, end in ends.items() if starts[partition] < end}
     if not remaining:
@@ -106,7 +107,7 @@ class _Reader:
     def __init__(self, bootstrap_servers: str, client: Mapping[str, str]) -> None:
         self._waited_s = 0.0
         self._positions: dict[Partition, int] = {}
-        self._consumer = Consumer(
+        self._consumer = new_consumer(
             {
                 **client_config(bootstrap_servers, client),
                 "group.id": "txlake-publish-reader",  # it commits nothing and joins no group
@@ -174,7 +175,7 @@ def find_record(
 
     Queue offsets of a run grow, so that it is halved again and again. Records of another lake
     stand before those of this one. Input: where the run begins and ends in the partition.
-    Errors: KafkaAwayError.
+    Errors: KafkaAwayError; StartError for settings that a consumer does not take.
     """
     low, high = span
     reader = _Reader(bootstrap_servers, client)

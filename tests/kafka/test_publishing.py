@@ -22,12 +22,14 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from deltalake import DeltaTable
 
+from pipelines.errors import StartError
 from pipelines.jvm.jars import class_path
 from pipelines.local_broker.broker import Broker
 from pipelines.publish import retention
 from pipelines.publish.committed import CommittedEpochs
 from pipelines.publish.destination import Destination
 from pipelines.publish.errors import FencedError, PublishError, RefusedRecordError
+from pipelines.publish.process import PublisherProcess
 from pipelines.publish.records import Record
 from pipelines.publish.retention import PublishedPositions, read_positions
 from pipelines.publish.status import read_publishers
@@ -290,6 +292,21 @@ def test_what_a_clean_up_of_the_log_hides_from_a_quick_look_is_published(
     assert turn.publish_committed()
     turn.close()
     lake.require_published()
+
+
+def test_a_client_setting_that_only_a_consumer_refuses_is_one_sentence(make: Make) -> None:
+    lake = make()
+    lake.send(*orders(1))
+    publish_all(lake.settings())
+    lake.publisher["client"] = {"session.timeout.ms": 400_000}
+    said = "the settings of Kafka's client: Failed to create consumer: `max.poll.interval.ms`"
+
+    assert said in operate(lake, "status", reason=None, code=1)
+    assert said in operate(lake, "skip --topic orders --queue 0 --offset 0", code=1)
+    settings = lake.settings()
+    with pytest.raises(StartError, match=re.escape(said)):
+        PublisherProcess(settings, settings.publish["main"]).run()
+    PublishedPositions(settings).wait(DEADLINE_S)  # a thread that dies is an error
 
 
 def test_a_topic_that_grows_grows_in_kafka_first(make: Make) -> None:

@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 
+from pipelines.errors import StartError
 from pipelines.health import conditions
 from pipelines.health.facts import Drivers, Facts, LakeFacts, TopicLag
+from pipelines.health.kafka import _oldest_stored_at
 from pipelines.health.problems import problems, unknown_problems
 from pipelines.health.report import as_json, lines
 from pipelines.kafka_client.group_members import Members
 from pipelines.publish.progress import Stop
 from pipelines.publish.status import PublisherStatus
-from pipelines.settings import HealthSettings, Settings
+from pipelines.settings import HealthSettings, KafkaSettings, Settings
 from tests.support.in_memory_job import InMemoryJob
 from tests.support.notebook_lake import EPOCHS, START_AT, STEP_MS, shop_rows, write_lake
 from tests.support.operator import said, write_conf
@@ -431,3 +433,9 @@ def test_a_lake_that_is_named_beside_settings_is_the_only_one_asked_for(
         asked_for.clear()
         said(*command, *words)
         assert asked_for and set(asked_for) == {other.lake.path}, command
+
+
+def test_a_client_setting_that_only_a_consumer_refuses_is_one_sentence() -> None:
+    kafka = KafkaSettings("127.0.0.1:1", client={"session.timeout.ms": "400000"})
+    with pytest.raises(StartError, match=r"of Kafka's client: .*session.timeout.ms"):
+        _oldest_stored_at(kafka, {("half", 0): 0})
