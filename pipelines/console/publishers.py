@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
@@ -30,7 +29,7 @@ from pipelines.errors import JobError, OperatorError
 from pipelines.explain.rows import Row, to_dicts
 from pipelines.health.messages import Choice, read_messages
 from pipelines.output import now_ms
-from pipelines.publish.operate import Change, Operator
+from pipelines.publish.operate import Change, Operator, skip_command
 from pipelines.publish.status import COLUMNS, PublisherStatus, find_publishers, topic_rows
 from pipelines.settings import Settings
 from storage.lake.lake import Lake
@@ -211,19 +210,12 @@ def _preview(
         rows=rows,
         columns=_MESSAGE_COLUMNS,
         hidden=messages.query().items(),
-        command=_command(messages),
+        command=skip_command(
+            messages.publisher, messages.topic, messages.queue_id, messages.first, messages.last
+        ),
         then=url("/skip", **messages.query()),
         sent=sent,
     )
-
-
-def _command(messages: _Messages) -> str:
-    """Returns the command line that does the same."""
-    words = ["txlake", "publish", "skip", "--name", messages.publisher, "--topic", messages.topic]
-    words += ["--queue", str(messages.queue_id), "--offset", str(messages.first)]
-    if messages.last > messages.first:
-        words += ["--to", str(messages.last)]
-    return f'{shlex.join(words)} --reason "..." --conf job.toml'
 
 
 def _rows(lake: Lake, messages: _Messages) -> list[Row]:

@@ -7,6 +7,7 @@ reason stay there as a record of its own.
 
 from __future__ import annotations
 
+import shlex
 import time
 from dataclasses import dataclass, replace
 from typing import Final
@@ -53,6 +54,15 @@ PUBLISHED: Final = "published"
 POSITIONS: Final = (PUBLISHED, EARLIEST, LATEST)
 _OTHERS: Final = "say --position earliest or latest"
 Record = tuple[bytes, bytes | None]
+
+
+def skip_command(publisher: str, topic: str, queue_id: int, first: int, last: int) -> str:
+    """Returns the command line that skips messages of a queue, as an operator can paste it."""
+    words = ["txlake", "publish", "skip", "--name", publisher, "--topic", topic]
+    words += ["--queue", str(queue_id), "--offset", str(first)]
+    if last > first:
+        words += ["--to", str(last)]
+    return f'{shlex.join(words)} --reason "..." --conf job.toml'
 
 
 @dataclass(frozen=True)
@@ -398,4 +408,4 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-__all__ = ["EARLIEST", "LATEST", "POSITIONS", "PUBLISHED", "Change", "Operator"]
+__all__ = ["EARLIEST", "LATEST", "POSITIONS", "PUBLISHED", "Change", "Operator", "skip_command"]

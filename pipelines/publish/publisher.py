@@ -25,6 +25,7 @@ from pipelines.publish.batch_planner import BatchPlanner
 from pipelines.publish.committed import CommittedEpochs, Queue, open_lake, require_epochs
 from pipelines.publish.destination import Destination
 from pipelines.publish.errors import FencedError, PublishError, RefusedRecordError
+from pipelines.publish.operate import skip_command
 from pipelines.publish.progress import (
     BROKEN_LAKE,
     NOTHING,
@@ -272,11 +273,13 @@ class Turn:
             for queue_id, begin in begins.items():
                 position = topic.next_offset(queue_id)
                 if position < begin:
+                    command = skip_command(
+                        self._publisher.name, name, queue_id, position, begin - 1
+                    )
                     return PublishError(
                         f"topic {name} queue {queue_id}: {position} is to be published next, and "
-                        f"the queue begins at {begin}: older messages are deleted; `txlake publish "
-                        f"skip --name {self._publisher.name} --topic {name} --queue {queue_id} "
-                        f"--offset {position} --to {begin - 1}` goes past them"
+                        f"the queue begins at {begin}: older messages are deleted; `{command}` "
+                        "goes past them"
                     )
 
         return None
@@ -411,12 +414,11 @@ class Turn:
             if published.progress.destination == refused.destination
         )
 
+        command = skip_command(self._publisher.name, name, refused.partition, offset, offset)
         return RefusedRecordError(
             f"the Kafka topic {refused.destination} does not take message {own[p.PLACE]} of "
             f"transaction {own.get(p.UNIQ_KEY)} (topic {topic}, queue {refused.partition}, "
-            f"offset {offset}): {text}; let it, or `txlake publish skip --name "
-            f"{self._publisher.name} --topic {name} --queue {refused.partition} --offset {offset}` "
-            "goes past it",
+            f"offset {offset}): {text}; let it, or `{command}` goes past it",
             name,
             refused.partition,
             offset,
