@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from pipelines.errors import KafkaAwayError, KafkaRefusedError, StartError
 from pipelines.kafka_client.acls import PUBLISHER_IDS
 from pipelines.kafka_client.connection import client_config
-from pipelines.publish.errors import FencedError
+from pipelines.publish.errors import FencedError, PublishError
 from pipelines.publish.records import Record
 from pipelines.settings import PublisherSettings
 
@@ -91,7 +91,8 @@ class Transactions:
     exceed; `is_stopped`: whether the process is to end, so that it waits less; `options`: of
     librdkafka, which go before ours.
     Errors: StartError for settings that librdkafka does not take. Of all methods: FencedError,
-    KafkaAwayError, KafkaRefusedError, RecordRefusedError.
+    KafkaAwayError, KafkaRefusedError, RecordRefusedError; PublishError where it is the progress
+    topic that refuses a record.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Transactions:
     ) -> None:
         self._timeout_s = settings.transaction_timeout_ms / 1000
         self._is_stopped = is_stopped
+        self._refused_progress: list[str] = []  # one sentence for each record
         config = {
             **_IN_FLIGHT,  # a destination far away can want more: its client settings go before
             **client_config(settings.bootstrap_servers, settings.client),
@@ -154,12 +156,21 @@ class Transactions:
 
     def send_progress(self, topic: str, records: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Sends records of the progress topic."""
-        with self._translating_errors():
+        refused = self._refused_progress
+
+        def report(error: KafkaError | None, _: Any) -> None:
+            if error is not None and error.code() in _RECORD_CODES:
+                refused.append(
+                    f"the progress topic {topic} does not take a record: {error.str()}; let it, as "
+                    "with a larger max.message.bytes"
+                )
+
+        with self._naming_progress_topic(), self._translating_errors():
             for key, value in records:
                 try:
-                    self._producer.produce(topic, value, key, 0)
+                    self._producer.produce(topic, value, key, 0, report)
                 except BufferError:  # the messages before it are in the same queue
-                    self._produce_later(topic, value, key, 0)
+                    self._produce_later(topic, value, key, 0, report)
 
     def _produce_later(self, *record: Any) -> None:
         """Gives librdkafka a record as soon as its full queue has room.
@@ -199,7 +210,7 @@ class Transactions:
         """
         deadline = time.monotonic() + _TRANSACTION_S
 
-        with self._translating_errors():
+        with self._naming_progress_topic(), self._translating_errors():
             while True:
                 try:
                     self._producer.commit_transaction(_POLL_S)
@@ -314,6 +325,17 @@ class Transactions:
                 raise KafkaAwayError(
                     f"the destination did not answer for each record within {self._timeout_s:.0f} s"
                 )
+
+    @contextmanager
+    def _naming_progress_topic(self) -> Iterator[None]:
+        """Raises PublishError for a record that is refused, if it is one of the progress topic."""
+        try:
+            yield
+        except RecordRefusedError as error:
+            self._producer.poll(_POLL_S)  # calls `report`
+            if self._refused_progress:
+                raise PublishError(self._refused_progress[0]) from error
+            raise
 
     @contextmanager
     def _translating_errors(self) -> Iterator[None]:

@@ -12,15 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from pipelines.errors import KafkaAwayError
 from pipelines.kafka_client.connection import Cluster
 from pipelines.local_broker.broker import Broker
 from pipelines.publish import transactions
-from pipelines.publish.errors import FencedError, RefusedRecordError
+from pipelines.publish.destination import Destination
+from pipelines.publish.errors import FencedError, PublishError, RefusedRecordError
 from pipelines.publish.transactions import EACH_ALONE, AddressedRecord, Transactions
 from pipelines.settings import PublisherSettings, Settings, parse
+from tests.support.kafka_admin import admin_client
 from tests.support.publishers import PublishedLake, publish_all
 from tests.support.wait import DEADLINE_S
 
@@ -39,6 +42,15 @@ def make(broker: Broker, tmp_path: Path, unique: Unique) -> Make:
         )
 
     return new
+
+
+def limit_batches(servers: str, topic: str, bytes_max: int) -> None:
+    entry = ConfigEntry(
+        "max.message.bytes", str(bytes_max), incremental_operation=AlterConfigOpType.SET
+    )
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = admin_client(servers)
+    admin.incremental_alter_configs([resource])[resource].result(DEADLINE_S)
 
 
 def publish(settings: Settings) -> int | BaseException:
@@ -74,6 +86,23 @@ def test_a_record_that_librdkafka_does_not_take_at_all_is_named(make: Make) -> N
     error = publish(lake.settings())
     assert isinstance(error, RefusedRecordError)
     assert "queue 1, offset 1): it is far larger than record_bytes_max; let it, or" in str(error)
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_a_progress_topic_that_takes_no_progress_is_named(make: Make, is_begun: bool) -> None:
+    lake = make()
+    lake.send({"body": b"x"})
+    settings = lake.settings()
+    if is_begun:
+        assert publish(settings) == 1
+        lake.send({"body": b"y"})
+    else:
+        Destination(settings.publish["main"]).make_progress_topic()
+    limit_batches(lake.servers, f"{lake.prefix}-progress", 100)
+
+    error = publish(settings)
+    assert isinstance(error, PublishError)
+    assert f"the progress topic {lake.prefix}-progress does not take a record: " in str(error)
 
 
 def test_a_process_that_is_stopped_does_not_wait_for_a_kafka_that_takes_nothing(
