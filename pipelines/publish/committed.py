@@ -284,7 +284,10 @@ class CommittedRows:
             return None
 
         self.seek(queue_id, queue_offset)
-        ((_, row),) = self.take({queue_id: queue_offset + 1})
+        try:
+            ((_, row),) = self.take({queue_id: queue_offset + 1})
+        except OffsetOutOfRangeError:  # retention has deleted it meanwhile
+            return None
         place = f"{row['source'][0]}:{row['half_queue_id'][0]}-{row['half_queue_offset'][0]}"
         return place, row["body"][0].as_py()
 

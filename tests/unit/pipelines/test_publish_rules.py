@@ -729,3 +729,25 @@ def test_deleted_messages_are_no_lag(tmp_path: Path) -> None:
     queue = read_queues(job.lake, "orders")[0]
     assert queue["begin_offset"] > 0
     assert lag_rows(job)["orders"][0] == queue["end_offset"] - queue["begin_offset"]
+
+
+def test_a_message_that_is_deleted_while_it_is_looked_up_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = AgingJob(tmp_path / "lake", half_retention_ms=10**9)
+    job.topics = Retention(EPOCH_MS, -1)
+    job.end(COMMIT, job.half("t", real_queue_id=0))
+    job.run(EPOCH_MS)
+    lake = open_lake(job.lake.path, {})
+    rows = CommittedRows(lake, "orders", lake.topics()["orders"])
+    seek = rows.seek
+
+    def seek_slowly(queue_id: int, position: int) -> None:
+        seek(queue_id, position)
+        for _ in range(6):
+            job.run(EPOCH_MS)
+        job.maintain()
+
+    monkeypatch.setattr(rows, "seek", seek_slowly)
+    assert rows.place_and_body(0, 0) is None
+    assert read_queues(job.lake, "orders")[0]["begin_offset"] == 1
