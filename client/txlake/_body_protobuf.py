@@ -121,10 +121,18 @@ def _single(field: FieldDescriptor, above: Names) -> Kind:
     if message.full_name == _TIMESTAMP:
         return Kind(INSTANT, _instant)
     if message.full_name in above or not message.fields:
-        return Kind(pa.string(), lambda value: json_format.MessageToJson(value, indent=None))
+        return Kind(pa.string(), _json)
 
     record = struct_of(_fields(message, above))
     return Kind(record.type, lambda value: record.convert(_values(value)))
+
+
+def _json(value: Any) -> str:
+    """Returns a message as JSON text. Errors: MisfitError for a value that JSON cannot have."""
+    try:
+        return str(json_format.MessageToJson(value, indent=None))
+    except (json_format.Error, DecodeError) as error:  # neither is a ValueError
+        raise MisfitError(f"no JSON: {error}") from None
 
 
 def _instant(value: Any) -> dt.datetime:

@@ -13,7 +13,17 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import (
+    any_pb2,
+    descriptor_pb2,
+    descriptor_pool,
+    duration_pb2,
+    field_mask_pb2,
+    message_factory,
+    struct_pb2,
+    timestamp_pb2,
+)
+from google.protobuf.message import Message
 
 from txlake import BodySchema, SchemaError, read_schema
 from txlake.bodies import AVRO, BODY_ERROR, JSON, PROTOBUF
@@ -375,6 +385,84 @@ def test_a_protobuf_body_has_typed_columns() -> None:
     assert empty["order_id"] == ""
     assert "first" not in empty
     assert null == {}
+
+
+NODE_FIELDS = {
+    "at": timestamp_pb2.Timestamp,
+    "detail": any_pb2.Any,
+    "labels": struct_pb2.Struct,
+    "lasts": duration_pb2.Duration,
+    "mask": field_mask_pb2.FieldMask,
+}
+
+
+def node_set() -> descriptor_pb2.FileDescriptorSet:
+    """Returns what protoc writes of a message in itself, with fields of Google's own types."""
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="tree.proto", package="tree", syntax="proto3")
+    files = descriptor_pb2.FileDescriptorSet()
+    node = file.message_type.add(name="Node")
+    node.field.add(
+        name="below", number=1, type=field.TYPE_MESSAGE, type_name=".tree.Node",
+        label=field.LABEL_REPEATED,
+    )  # fmt: skip
+
+    for number, (name, message) in enumerate(NODE_FIELDS.items(), 2):
+        message.DESCRIPTOR.file.CopyToProto(files.file.add())
+        file.dependency.append(files.file[-1].name)
+        node.field.add(
+            name=name, number=number, type=field.TYPE_MESSAGE,
+            type_name=f".{message.DESCRIPTOR.full_name}", label=field.LABEL_OPTIONAL,
+        )  # fmt: skip
+
+    files.file.append(file)
+    return files
+
+
+def node_body(**values: Message) -> bytes:
+    """Returns a node of one node below it, which has these values."""
+    pool = descriptor_pool.DescriptorPool()
+    for file in node_set().file:
+        pool.Add(file)
+    node: Any = message_factory.GetMessageClass(pool.FindMessageTypeByName("tree.Node"))()
+    below = node.below.add()
+    for name, value in values.items():
+        field = getattr(below, name)
+        field.SetInParent()
+        field.MergeFromString(value.SerializeToString())
+    return bytes(node.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        pytest.param({"at": timestamp_pb2.Timestamp(seconds=10**12)}, "Timestamp is not valid",
+                     id="an instant beyond the year 9999"),
+        pytest.param({"lasts": duration_pb2.Duration(seconds=10**15)}, "Duration is not valid",
+                     id="a span beyond 10,000 years"),
+        pytest.param({"mask": field_mask_pb2.FieldMask(paths=["A"])}, "must not contain uppercase",
+                     id="a path that JSON cannot have"),
+        pytest.param({"labels": struct_pb2.Struct(fields={
+                         "n": struct_pb2.Value(number_value=float("nan"))})}, "NaN",
+                     id="a number that JSON cannot have"),
+        pytest.param({"detail": any_pb2.Any(type_url="/google.protobuf.Timestamp",
+                                            value=b"\xff")}, "Error parsing message",
+                     id="a message of another type that is broken"),
+        pytest.param({"detail": any_pb2.Any(type_url="/tree.Leaf")}, "type_url: /tree.Leaf",
+                     id="a message of a type that is not known"),
+    ],
+)  # fmt: skip
+def test_a_protobuf_message_that_json_cannot_have_is_null_with_its_reason(
+    values: dict[str, Message], why: str
+) -> None:
+    schema = BodySchema(PROTOBUF, node_set().SerializeToString(), "tree.Node")
+    good = node_body(at=timestamp_pb2.Timestamp(seconds=0))
+    before, row, after = rows_of(schema, good, node_body(**values), good)
+
+    assert [*row] == [BODY_ERROR]
+    assert row[BODY_ERROR].startswith("below: ")
+    assert why in row[BODY_ERROR]
+    assert before == after == {"below": ['{"at": "1970-01-01T00:00:00Z"}']}
 
 
 @pytest.mark.parametrize(
