@@ -24,6 +24,7 @@ from confluent_kafka.cimpl import NewTopic
 from txlake import protocol
 from txlake._client_log import CLIENT_LOGGER, RepeatedLines
 from txlake._done_offsets import DoneOffsets
+from txlake._kafka import make_client
 from txlake._operations import OperationBatcher
 from txlake._records import Header, readable_headers
 from txlake.listener import (
@@ -41,6 +42,7 @@ _repeated = RepeatedLines(log)
 
 _POLL_S = 0.2
 _POLL_INTERVAL_MS = 300_000  # Kafka's default; it must not be less than the session
+_CONNECTING = ("bootstrap.servers", "metadata.broker.list", "oauth_cb")
 _RETRY_S = 1.0
 _FULL_WARNING_S = 60.0
 # The half queue, the offsets and the transaction id of the halves that a check is about.
@@ -48,6 +50,40 @@ _Halves = tuple[int, tuple[int, ...], str]
 _ENSURE_S = 10.0  # between two looks whether the topic is still there
 _FIRST_LOOK_S = 1.0  # without a broker a producer is made all the same
 RUNNING_REMARK = "the local transaction still runs"
+
+
+def require_consumer(settings: Mapping[str, Any], options: ProducerOptions) -> None:
+    """Checks that Kafka's client makes a consumer of checks with these settings.
+
+    It compares some of them only for a consumer. The one that is made here connects to nothing and
+    asks for no token, which can take seconds; whether its login is right a producer shows, too.
+    Errors: ValueError with what Kafka's client says of a setting.
+    """
+    config = {
+        **_consumer_config(settings, options, options.check_topic_prefix),
+        "security.protocol": "plaintext",
+        "log_level": 0,  # the consumer that is used says it
+    }
+    make_client(
+        Consumer, {name: value for name, value in config.items() if name not in _CONNECTING}
+    ).close()
+
+
+def _consumer_config(
+    settings: Mapping[str, Any], options: ProducerOptions, topic: str
+) -> dict[str, Any]:
+    """Returns the settings of the consumer of a group's check topic."""
+    session_ms = options.check_session_timeout_ms
+    return {
+        "session.timeout.ms": session_ms,
+        "max.poll.interval.ms": max(_POLL_INTERVAL_MS, session_ms),
+        "message.max.bytes": protocol.batch_bytes_max(options.message_bytes_max),
+        "receive.message.max.bytes": protocol.RECEIVED_BYTES_MAX,
+        **settings,
+        "group.id": topic,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+    }
 
 
 class CheckAnswerer:
@@ -73,7 +109,6 @@ class CheckAnswerer:
         self._is_running = is_running
         self._options = options
         self._keys = tuple(keys)
-        self._batch_bytes_max = protocol.batch_bytes_max(options.message_bytes_max)
 
         self._forged = 0  # checks that were not answered, since they are not signed
         self._unreadable = 0  # records with a header that Kafka's client cannot read
@@ -148,21 +183,8 @@ class CheckAnswerer:
 
     def _consume_topic(self) -> None:
         """Reads checks until it is closing, or the topic is gone."""
-        consumer = Consumer(
-            {
-                "session.timeout.ms": self._options.check_session_timeout_ms,
-                "max.poll.interval.ms": max(
-                    _POLL_INTERVAL_MS, self._options.check_session_timeout_ms
-                ),
-                "message.max.bytes": self._batch_bytes_max,
-                "receive.message.max.bytes": protocol.RECEIVED_BYTES_MAX,
-                **self._settings,
-                "group.id": self._topic,
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-            },
-            logger=CLIENT_LOGGER,
-        )
+        config = _consumer_config(self._settings, self._options, self._topic)
+        consumer = Consumer(config, logger=CLIENT_LOGGER)
         consumer.subscribe(
             [self._topic],
             on_assign=self._on_assign,

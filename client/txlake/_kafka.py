@@ -10,9 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 
 from txlake._client_log import CLIENT_LOGGER
 from txlake.errors import ClosedError, SendError, UnknownTopicError
@@ -21,6 +21,7 @@ from txlake.protocol import Headers, batch_bytes_max
 
 log = logging.getLogger("txlake.kafka")
 
+_ClientT = TypeVar("_ClientT", Producer, Consumer)
 DeliveryReport = Callable[[KafkaError | None, Message], None]
 # The guarantees rest on these; a user's `client` settings may not change them.
 _FIXED = {"acks": "all", "enable.idempotence": True}
@@ -68,10 +69,10 @@ def client_settings(bootstrap_servers: str, client: Mapping[str, Any] | None) ->
     return {"bootstrap.servers": bootstrap_servers, **settings}
 
 
-def _make_producer(settings: dict[str, Any]) -> Producer:
-    """Returns Kafka's producer. Errors: ValueError with what its library says of a setting."""
+def make_client(kind: type[_ClientT], settings: Mapping[str, Any]) -> _ClientT:
+    """Returns a client of Kafka. Errors: ValueError with what its library says of a setting."""
     try:
-        return Producer(settings, logger=CLIENT_LOGGER)
+        return kind(dict(settings), logger=CLIENT_LOGGER)
     except (KafkaException, TypeError, ValueError) as error:
         reason = error.args[0].str() if isinstance(error, KafkaException) else str(error)
         raise ValueError(f"the settings of Kafka's client: {reason.strip()}") from error
@@ -88,7 +89,8 @@ class KafkaSender:
         self._last_error = ""  # the client's latest error
 
         # Any: the client takes a list of (str, bytes), its annotations do not.
-        self._producer: Any = _make_producer(
+        self._producer: Any = make_client(
+            Producer,
             {
                 "linger.ms": options.half_linger_ms,
                 "delivery.timeout.ms": options.send_timeout_ms,
@@ -100,7 +102,7 @@ class KafkaSender:
                 "error_cb": self._note,
                 **settings,
                 **_FIXED,
-            }
+            },
         )
 
         self._partitions: dict[str, tuple[int, float]] = {}

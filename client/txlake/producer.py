@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from txlake import protocol
-from txlake._checks import CheckAnswerer
+from txlake._checks import CheckAnswerer, require_consumer
 from txlake._half import HalfSender
 from txlake._identifiers import TransactionIds
 from txlake._kafka import REPORT_S, KafkaSender, Reports, client_settings
@@ -74,6 +74,8 @@ class TransactionProducer:
 
         self._options = options = checked_options(options)
         settings = client_settings(bootstrap_servers, client)
+        if listener is not None:
+            require_consumer(settings, options)
 
         self._listener = listener
         self._ids = TransactionIds()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import socket
 import threading
+import time
 from typing import Any
 
 import pytest
 
 from txlake import (
     ClosedError,
+    LocalTransactionState,
     Message,
     MessageError,
     NoListenerError,
@@ -17,7 +20,9 @@ from txlake import (
     ProducerOptions,
     TransactionListener,
     TransactionProducer,
+    protocol,
 )
+from txlake._checks import require_consumer
 from txlake.testing import FakeTransactionProducer
 
 NOWHERE = "127.0.0.1:1"
@@ -82,6 +87,82 @@ def test_a_setting_that_kafkas_client_does_not_take_is_named(client: Any, said: 
         TransactionProducer(NOWHERE, "shop", client=client)
     with pytest.raises(ValueError, match=said):
         Producer(NOWHERE, client=client)
+
+
+class Commits(TransactionListener):
+    def execute_local_transaction(self, message: Any, arg: Any) -> LocalTransactionState:
+        return LocalTransactionState.COMMIT_MESSAGE
+
+    def check_local_transaction(self, message: Any) -> LocalTransactionState:
+        return LocalTransactionState.COMMIT_MESSAGE
+
+
+@pytest.mark.parametrize(
+    ("client", "said"),
+    [
+        ({"session.timeout.ms": 400_000}, "`max.poll.interval.ms` *must be >= `session.timeout"),
+        ({"max.poll.interval.ms": 5_000}, "`max.poll.interval.ms` *must be >= `session.timeout"),
+        ({"receive.message.max.bytes": 1_000_000}, "`receive.message.max.bytes` must be >= `fet"),
+        ({"fetch.max.bytes": 500_000}, "`fetch.max.bytes` must be >= `message.max.bytes`"),
+        ({"group.protocol": "consumer"}, "`session.timeout.ms` is not supported for `group.prot"),
+    ],
+)
+def test_settings_without_which_no_check_is_answered_are_named(
+    client: dict[str, Any], said: str
+) -> None:
+    before = _threads()
+    with pytest.raises(ValueError, match=f"^the settings of Kafka's client: .*{said}"):
+        TransactionProducer(NOWHERE, "shop", Commits(), client=client)
+    assert _threads() <= before
+
+    with TransactionProducer(NOWHERE, "shop", client=client):
+        pass  # without a listener there is no consumer
+
+
+def test_settings_that_fit_each_other_and_the_largest_options_are_taken() -> None:
+    largest = ProducerOptions(
+        message_bytes_max=protocol.MESSAGE_BYTES_LARGEST, check_session_timeout_ms=3_600_000
+    )
+    require_consumer({}, largest)
+    require_consumer(
+        {
+            "session.timeout.ms": 400_000,
+            "max.poll.interval.ms": 400_000,
+            "fetch.max.bytes": protocol.RECEIVED_BYTES_MAX - 512,
+            "receive.message.max.bytes": protocol.RECEIVED_BYTES_MAX,
+        },
+        ProducerOptions(),
+    )
+
+
+def test_settings_are_tried_without_a_broker_or_a_token() -> None:
+    asked: list[object] = []
+
+    def token(config: str) -> tuple[str, float]:
+        asked.append(config)
+        return "token", time.time() + 3600
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        oauth = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
+        endpoint = {"sasl.oauthbearer.token.endpoint.url": f"http://{address}/token"}
+        login = {"sasl.oauthbearer.client.id": "a", "sasl.oauthbearer.client.secret": "b"}
+        clients: list[dict[str, Any]] = [
+            {**oauth, "oauth_cb": token},
+            {**oauth, "sasl.oauthbearer.method": "oidc", **endpoint, **login},
+            *[{"metadata.broker.list": address}] * 200,  # one of them would have time to connect
+        ]
+        for client in clients:
+            require_consumer({"bootstrap.servers": address, **client}, ProducerOptions())
+
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert asked == []
+
+
+def _threads() -> set[threading.Thread]:
+    return {each for each in threading.enumerate() if each.name.startswith("txlake-")}
 
 
 def test_a_flush_waits_for_a_number_of_seconds() -> None:
