@@ -136,11 +136,10 @@ class KafkaSender:
 
         Errors: SendError when the client cannot take it, ClosedError after `close()`.
         """
-        if self._is_closed:
-            raise ClosedError("the producer is closed")
-
         deadline = 0.0
         while True:
+            if self._is_closed:  # perhaps since the last try: nobody sends what is buffered now
+                raise ClosedError("the producer is closed")
             try:
                 self._producer.produce(
                     topic, body, partition=partition, headers=headers, on_delivery=report

@@ -7,6 +7,7 @@ added: a record of one decision is sent before one of another decision begins.
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -80,8 +81,11 @@ class OperationBatcher:
         self._key = key
 
         self._open: dict[int, _Operation] = {}
-        self._lock = threading.Lock()
-        self._has_open = threading.Event()
+        # A signal's handler can close the producer within: an RLock, and no Event, whose own lock
+        # would wait for itself.
+        self._lock = threading.RLock()
+        self._wake_ups: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._is_awake = False  # the thread looks for records that are due
         self._is_closed = False
 
         self._thread = threading.Thread(target=self._run, name="txlake-operations", daemon=True)
@@ -102,29 +106,37 @@ class OperationBatcher:
         has them ends this transaction alone.
         """
         with self._lock:
-            operation = self._open.get(queue_id)
-            if operation is not None and (
-                extra
-                or operation.decision != decision
-                or len(operation.half_offsets) + len(half_offsets) > self._ends_max
-            ):
-                self._send(queue_id, operation, ())
-                operation = None
+            # Out of `_open` while it changes: what closes within sends whole records alone.
+            operation = self._open.pop(queue_id, None)
+            try:
+                if operation is not None and (
+                    extra
+                    or operation.decision != decision
+                    or len(operation.half_offsets) + len(half_offsets) > self._ends_max
+                ):
+                    before, operation = operation, None
+                    self._send(queue_id, before, ())
 
-            if operation is None:
-                due_at = time.monotonic() + self._linger_s
-                operation = self._open[queue_id] = _Operation(decision, due_at)
+                if operation is None:
+                    operation = _Operation(decision, time.monotonic() + self._linger_s)
 
-            operation.half_offsets += half_offsets
-            operation.transaction_ids += [transaction_id] * len(half_offsets)
-            if on_sent is not None:
-                operation.on_sent.append(on_sent)
+                operation.half_offsets += half_offsets
+                operation.transaction_ids += [transaction_id] * len(half_offsets)
+                if on_sent is not None:
+                    operation.on_sent.append(on_sent)
+            except BaseException:  # Ctrl-C, say: other transactions' ends are in the record
+                if operation is not None and operation.half_offsets and not extra:
+                    self._open.setdefault(queue_id, operation)
+                raise
 
             is_whole = bool(extra) or len(operation.half_offsets) >= self._ends_max
-            if is_whole or self._is_closed:  # nobody would send it later
+            if is_whole or self._open.setdefault(queue_id, operation) is not operation:
                 self._send(queue_id, operation, extra)
-            elif not self._has_open.is_set():
-                self._has_open.set()
+            elif self._is_closed:  # nobody would send it later
+                self._send_open(queue_id)
+            elif not self._is_awake:
+                self._wake_ups.put(None)
+                self._is_awake = True
 
     def flush(self) -> None:
         """Sends every record that still takes ends."""
@@ -135,12 +147,16 @@ class OperationBatcher:
         """Sends the collected ends, and stops."""
         self._is_closed = True
         self.flush()
-        self._has_open.set()
+        self._wake_ups.put(None)
         self._thread.join(timeout=1.0)
 
-    def _send(self, queue_id: int, operation: _Operation, extra: Sequence[tuple[str, str]]) -> None:
-        del self._open[queue_id]
+    def _send_open(self, queue_id: int) -> None:
+        """Sends a queue's record that still takes ends, if there still is one."""
+        operation = self._open.pop(queue_id, None)
+        if operation is not None:
+            self._send(queue_id, operation, ())
 
+    def _send(self, queue_id: int, operation: _Operation, extra: Sequence[tuple[str, str]]) -> None:
         headers = protocol.operation_headers(
             self._group, operation.decision, operation.transaction_ids, extra
         )
@@ -160,20 +176,21 @@ class OperationBatcher:
         """Sends the records that are due. Output: when the next one is due."""
         for queue_id, operation in list(self._open.items()):
             if operation.due_at <= now:
-                self._send(queue_id, operation, ())
+                self._send_open(queue_id)
         return min((operation.due_at for operation in self._open.values()), default=float("inf"))
 
     def _run(self) -> None:
         while not self._is_closed:
-            self._has_open.wait()
-            next_at = float("inf")
+            self._wake_ups.get()
+            is_awake = True
 
-            try:
-                with self._lock:
-                    next_at = self._send_due(time.monotonic())
-                    if not self._open:
-                        self._has_open.clear()
-            except BaseException:  # the thread goes on: ends of other queues wait for it
-                log.exception("operations were not sent, checks will end their halves")
+            while is_awake and not self._is_closed:
+                next_at = float("inf")
+                try:
+                    with self._lock:
+                        next_at = self._send_due(time.monotonic())
+                        is_awake = self._is_awake = bool(self._open)
+                except BaseException:  # the thread goes on: ends of other queues wait for it
+                    log.exception("operations were not sent, checks will end their halves")
 
-            time.sleep(min(max(next_at - time.monotonic(), 0.0), self._linger_s))
+                time.sleep(min(max(next_at - time.monotonic(), 0.0), self._linger_s))
