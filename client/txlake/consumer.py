@@ -118,6 +118,8 @@ class Consumer:
         is_list = isinstance(keys, Collection) and not isinstance(keys, str)
         if keys is not None and not (is_list and all(isinstance(key, str) for key in keys)):
             raise ValueError(f"keys {keys!r}: a list")
+        if keys is not None and len(keys) == 0:  # it would pass, and commit, all messages
+            raise ValueError(f"keys {keys!r}: at least one, or None for all")
         expressions: Mapping[str, str] = topics if isinstance(topics, Mapping) else {}
         filters = {topic: make_filter(expressions.get(topic), keys) for topic in names}
 

@@ -374,6 +374,7 @@ def test_no_lake_and_a_newer_lake_are_one_sentence_each(tmp_path: Path) -> None:
         ({"group": None}, "group None: "),
         ({"keys": 5}, "keys 5: a list"),
         ({"keys": [5]}, r"keys \[5\]: a list"),
+        ({"keys": []}, r"keys \[\]: at least one, or None for all"),
     ],
 )
 def test_a_wrong_argument_is_named(
