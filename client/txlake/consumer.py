@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import socket
-import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -146,7 +145,7 @@ class Consumer:
         self._is_closed = False
         self._is_running = False
         self._is_closing = False  # when the run has ended
-        self._stopped = threading.Event()
+        self._is_stopped = False  # no Event: a second signal's handler waits for its lock for ever
         self._group = group
         self._storage_options = storage_options
 
@@ -367,7 +366,7 @@ class Consumer:
 
             PushRun(
                 self._queues, GroupRetries(retries, self._group), letters, listener, options,
-                self._stopped.is_set,
+                lambda: self._is_stopped,
             ).run()  # fmt: skip
         finally:
             self._is_running = False
@@ -375,14 +374,14 @@ class Consumer:
                 self.close()
 
         # Not where the run fails: who runs again after errors ends by a stop() of meanwhile.
-        self._stopped.clear()
+        self._is_stopped = False
 
     def stop(self) -> None:
         """Ends run() when the messages in hand are done: from any thread or signal handler.
 
         While none is on it ends the next one at its beginning: a signal can come before it.
         """
-        self._stopped.set()
+        self._is_stopped = True
 
     def close(self) -> None:
         """Gives the queues back: another consumer can take them at once. It commits nothing.
@@ -393,7 +392,7 @@ class Consumer:
         """
         self._is_closing = True  # first: a run that ends meanwhile sees it
         if self._is_running:
-            self._stopped.set()
+            self._is_stopped = True
             return
 
         if not self._is_closed:

@@ -6,6 +6,7 @@ import errno
 import itertools
 import math
 import os
+import sys
 import threading
 import time
 from collections import Counter, defaultdict
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -339,6 +340,44 @@ def test_a_thread_that_fails_goes_on_and_its_messages_come_again(
     with running(orders, print, threads=1, retry_delays_ms=[50]):
         wait_until(lambda: (2, 2) in seen, "the second retry", deadline_s=60, seen=lambda: seen)
     assert sorted(seen) == [(0, 0), (1, 0), (1, 0), (2, 0), (2, 1), (2, 2), (3, 0)]
+
+
+def test_a_second_signal_within_a_stop_waits_for_nothing(orders: LakeFactory) -> None:
+    """A second one can come at each line of the first one's handler."""
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        for line in itertools.count(1):
+            lines: list[int] = []
+            thread = threading.Thread(
+                target=_stop_within_stop, args=(consumer, line, lines), daemon=True
+            )
+            thread.start()
+            wait_until(
+                lambda thread=thread: not thread.is_alive(),  # type: ignore[misc]
+                f"the end of a stop with another at line {line}",
+            )
+            if len(lines) < line:
+                break
+
+        consumer.run(lambda _: None)  # it ends at its beginning
+    assert line > 1
+
+
+def _stop_within_stop(consumer: Consumer, line: int, lines: list[int]) -> None:
+    """Stops a consumer, and again before the Nth line of that; `lines` gets those that it has."""
+
+    def trace(frame: FrameType, event: str, _arg: Any) -> Any:
+        if event == "line":
+            lines.append(frame.f_lineno)
+            if len(lines) == line:
+                sys.settrace(None)
+                consumer.stop()
+        return trace
+
+    sys.settrace(trace)
+    try:
+        consumer.stop()
+    finally:
+        sys.settrace(None)
 
 
 def test_a_stop_ends_one_run_that_is_on_or_the_next_one(
