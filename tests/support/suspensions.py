@@ -287,14 +287,14 @@ def _run_all_and_maintain(story: LightStory, folder: Path) -> None:
 def _maintain(story: LightStory, folder: Path, step: str) -> None:
     """Runs the third epoch and maintains the lake after it; stops in a step of that."""
     if step == IN_A_MERGE:
-        write_file = merging.write_file
+        write = merging._write
 
-        def write_and_stop(*arguments: Any, **options: Any) -> DataFile:
-            merged = write_file(*arguments, **options)
+        def write_and_stop(lake: Lake, table: str, name: str, rows: Any) -> DataFile:
+            merged = write(lake, table, name, rows)
             stop_here()
             return merged
 
-        merging.write_file = write_and_stop  # type: ignore[assignment]
+        merging._write = write_and_stop
     else:
         delete = Maintenance._delete
 
