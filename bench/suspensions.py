@@ -6,8 +6,8 @@ A real broker, a lake on a disk or on an S3 server of this machine, and for each
 it and right after it (on a disk also between an entry's draft and its name), two driver processes.
 The first stops itself by SIGSTOP. The second finishes its epoch and commits ten. Then the first
 gets SIGCONT: it must end with one sentence and exit code 1, and leave each byte of the tables' logs
-as it was; the rows must be those of a run without a suspension. At last a driver is suspended
-before it deletes files (VACUUM): it must delete none.
+as it was; the rows must be those of a run without a suspension. At last a driver is suspended in a
+merge, and before it deletes files (VACUUM): it must replace and delete none.
 
 The drivers land without Spark (`tests/support/local_landing.py`); tests suspend the whole job.
 Exit code: 0 when all hold; else 1, with what differs.

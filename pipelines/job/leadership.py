@@ -1,7 +1,8 @@
-"""Checks that the lake is still this driver's: before each plan, and before files are deleted.
+"""Checks that the lake is still this driver's: before each plan, and before maintenance's commits.
 
 Delta's transaction identifiers keep the rows of a lake right whichever driver writes. These checks
-are added to them: a driver that was replaced stops before it plans, and it deletes no file.
+are added to them: a driver that was replaced stops before it plans, and it merges and deletes no
+file.
 """
 
 from __future__ import annotations

@@ -77,15 +77,16 @@ class Archive:
                 )
 
     @classmethod
-    def of_lake(cls, lake: Lake, floor_epoch: int = 0) -> Archive:
+    def of_lake(cls, lake: Lake, kept: KeptRows, floor_epoch: int = 0) -> Archive:
         """Returns an archive of a lake's tables; `half` and `op` are enough.
 
-        Input: the epoch up to which nothing is read, since its rows are copied.
+        Input: `kept`: the rows that the lake had before its floor was read; the epoch up to which
+        nothing is read, since its rows are copied.
         """
         for kind in (HALF, OP):
             if not lake.is_table(kind):
                 raise NotALakeError(f"{lake.path} has no table {kind}: nothing can be rebuilt")
-        return _LakeArchive(lake, floor_epoch)
+        return _LakeArchive(lake, kept, floor_epoch)
 
     @classmethod
     def of_files(cls, paths: Mapping[str, str]) -> Archive:
@@ -190,10 +191,10 @@ class Archive:
 class _LakeArchive(Archive):
     """The tables of a lake, as they are, or were half a minute ago: see `Source.dataset`."""
 
-    def __init__(self, lake: Lake, floor_epoch: int) -> None:
+    def __init__(self, lake: Lake, kept: KeptRows, floor_epoch: int) -> None:
         self._lake = lake
         self._floor_epoch = floor_epoch
-        self._kept = KeptRows(lake)
+        self._kept = kept
         self._source = Source(lake)
         super().__init__(
             {kind: self._source.dataset(kind) for kind in KINDS if lake.is_table(kind)}
@@ -211,7 +212,7 @@ class _LakeArchive(Archive):
         return super()._query(text, values)
 
     def _retrying(self, kind: str, read: Callable[[], pa.Table | None]) -> pa.Table | None:
-        """Errors: LakeError if rows are deleted that the lake had when the archive was made."""
+        """Errors: LakeError if rows are deleted that the lake had before its floor was read."""
         rows = self._source.retrying(kind, read)
         self._kept.require(self._floor_epoch)
         return rows

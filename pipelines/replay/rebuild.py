@@ -7,6 +7,7 @@ committed epoch, and a table takes each epoch once.
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import os
 import socket
 import time
@@ -81,7 +82,7 @@ def rebuild(
     kept = KeptRows(source)
     below = below_floor(source)
     if one_batch:
-        archive = Archive.of_lake(source, 0 if below is None else below.floor.epoch)
+        archive = Archive.of_lake(source, kept, 0 if below is None else below.floor.epoch)
         log_identity = identity or identity_of(source)
         return _with_lock(
             target, lambda lake: _rebuild_from(archive, lake, log_identity, progress, below)
@@ -177,7 +178,7 @@ def _rebuild(
 
     is_done = target.exists()
     if not is_done:
-        _require_no_later_rows(target, max(last, held.next_epoch - 1))
+        _require_no_later_rows(target, held, last)
 
     count = 0
     floor_epoch = 0
@@ -220,13 +221,16 @@ def _add_epochs(
     return count
 
 
-def _require_no_later_rows(target: BufferedLake, last_epoch: int) -> None:
-    """Checks that an interrupted run has written nothing that epochs up to the last do not plan.
+def _require_no_later_rows(target: BufferedLake, held: Progress, last_epoch: int) -> None:
+    """Checks that an interrupted run has written nothing of epochs after the last.
 
-    It writes `epochs` after the other tables. Errors: StartError.
+    It writes `epochs` after the other tables, and large messages of topics before all.
+    Errors: StartError.
     """
-    tables = (table for table in TABLES if table not in ("lake", "epochs"))
-    newest = max(target.table(table).transaction() for table in tables)
+    own = (table for table in TABLES if table not in ("lake", "epochs"))
+    topics = itertools.takewhile(target.is_table, map("topics/{}".format, itertools.count(1)))
+    written = [target.table(table).transaction() for table in (*own, *topics)]
+    newest = max(held.next_epoch - 1, *written)
 
     if newest > last_epoch:
         raise StartError(

@@ -16,6 +16,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.support.lake_factory import LakeFactory, places, poll_all
+from tests.support.wait import DEADLINE_S
 from txlake import (
     ClosedError,
     ConsumedMessage,
@@ -255,7 +256,9 @@ def test_a_queue_has_news_that_came_with_a_snapshot_taken_anew(
     with Consumer(orders.path, "points", ["orders"]) as consumer:
         messages = poll_all(consumer, 5, most=5)
         buffers = consumer._queues.buffers._buffers
+        deadline = time.monotonic() + DEADLINE_S
         while buffers["orders", 1].may_have_more:
+            assert time.monotonic() < deadline, messages
             messages += consumer.poll(0.0, 1)
         assert len(messages) < 12
 

@@ -17,7 +17,7 @@ from deltalake.exceptions import CommitFailedError
 
 from tests.support.group_member import member, read_seen
 from tests.support.lake_factory import LakeFactory, places, poll_all
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 from txlake import Consumer, GroupBusyError, LakeError, StaleGenerationError, StoreAwayError
 from txlake._consumer_offsets import Commit, ConsumerOffsets
 from txlake._members import ConsumerMembers
@@ -44,7 +44,7 @@ def ids(consumer: Consumer) -> list[int]:
 
 def settle(*consumers: Consumer, counts: list[int]) -> None:
     """Let members poll and commit until they have so many queues."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + DEADLINE_S
     while [len(ids(consumer)) for consumer in consumers] != counts:
         assert time.monotonic() < deadline, [ids(consumer) for consumer in consumers]
         for consumer in consumers:
@@ -136,7 +136,7 @@ def test_a_queue_changes_hands_when_what_was_polled_is_committed(orders: LakeFac
     one = Consumer(orders.path, "points", ["orders"])
     assert places(poll_all(one, 2), 3) == [0, 1]
     with Consumer(orders.path, "points", ["orders"]) as two:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + DEADLINE_S
         while ids(one) != [0, 1, 3]:  # 2 is free to go, 3 is not
             assert time.monotonic() < deadline, ids(one)
             assert one.poll(0.05) == []
@@ -149,9 +149,7 @@ def test_a_queue_changes_hands_when_what_was_polled_is_committed(orders: LakeFac
     one.close()
 
 
-def test_messages_that_a_filter_leaves_out_keep_no_queue(
-    orders: LakeFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_that_a_filter_leaves_out_keep_no_queue(orders: LakeFactory) -> None:
     """A loop that commits after messages only hands over at once, and is told of no loss."""
     wanted = {"orders": "A"}
     one = Consumer(orders.path, "points", wanted, session_timeout_ms=600_000)
@@ -162,7 +160,7 @@ def test_messages_that_a_filter_leaves_out_keep_no_queue(
     wait_until(lambda: one.poll(0.0) == [] and one.position("orders", 3) == 5, "the others pass")
 
     with Consumer(orders.path, "points", wanted) as two:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + DEADLINE_S
         while [len(ids(one)), len(ids(two))] != [2, 2]:
             assert time.monotonic() < deadline, [ids(one), ids(two)]
             assert one.poll(0.05) == two.poll(0.05) == []
@@ -192,7 +190,7 @@ def test_what_was_sought_is_committed_before_a_queue_goes(orders: LakeFactory) -
     one.commit()
     one.seek("orders", 3, 1)
     with Consumer(orders.path, "points", ["orders"]) as two:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + DEADLINE_S
         while ids(one) != [0, 1, 3]:
             assert time.monotonic() < deadline, ids(one)
             assert one.poll(0.05, 0) == two.poll(0.05) == []
@@ -210,7 +208,7 @@ def test_a_queue_whose_messages_are_never_committed_goes_after_a_session(
     poll_all(one, 1)
     with Consumer(orders.path, "points", ["orders"]) as two:
         messages = []
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + DEADLINE_S
         while not messages:  # it comes again
             assert time.monotonic() < deadline, ids(one)
             one.poll(0.05)
@@ -326,7 +324,7 @@ def test_latest_is_the_latest_though_the_store_fails_at_a_take(
     two = Consumer(orders.path, "points", ["orders"], auto_offset_reset="latest")
     monkeypatch.setattr(TopicReader, "ends", ends)
 
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + DEADLINE_S
     while failures:
         assert time.monotonic() < deadline
         one.poll(0.05)
@@ -362,7 +360,7 @@ def test_a_take_whose_answer_is_lost_wedges_no_queue(
 
     monkeypatch.setattr(ConsumerOffsets, "_write", writing)
     two.close()
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + DEADLINE_S
     while len(ids(one)) < QUEUES or failures:
         assert time.monotonic() < deadline, (ids(one), failures)
         with suppress(LakeError):
@@ -427,7 +425,7 @@ def test_readers_of_topics_without_a_queue_are_closed(orders: LakeFactory) -> No
     names = ["bills", "orders"]
     members = [Consumer(orders.path, "points", names) for _ in range(3)]
 
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + DEADLINE_S
     while any(not each.assignment() for each in members):
         assert time.monotonic() < deadline
         for each in members:
@@ -443,7 +441,7 @@ def test_readers_of_topics_without_a_queue_are_closed(orders: LakeFactory) -> No
 def test_a_running_member_joins_again_where_the_table_was_deleted(orders: LakeFactory) -> None:
     one = Consumer(orders.path, "points", ["orders"], session_timeout_ms=900)
     shutil.rmtree(orders.path / "consumer_members")
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + DEADLINE_S
     while not ConsumerMembers(str(orders.path / "consumer_members")).newest():
         assert time.monotonic() < deadline
         one.poll(0.05)

@@ -11,6 +11,7 @@ import pytest
 from pipelines.replay import rebuild, source, verify, what_if
 from pipelines.replay.archive import Archive
 from pipelines.replay.epochs import ReplayedEpochs
+from pipelines.replay.kept_rows import KeptRows
 from pipelines.replay.refill import ArchiveRunner
 from storage.errors import LakeError, UnfinishedLakeError
 from storage.lake.epochs import Range
@@ -101,7 +102,7 @@ def test_files_that_the_job_merges_and_deletes_while_a_lake_is_put_in_one_batch_
         job.end(COMMIT, job.half(f"tx{number}"))
         job.run(1)
     monkeypatch.setattr(source, "_DATASET_S", used_s)
-    archive = Archive.of_lake(Lake(job.lake.path))
+    archive = Archive.of_lake(Lake(job.lake.path), KeptRows(Lake(job.lake.path)))
     ranges = [Range("half", 0, 0, 4, 4)]
     before, ends = archive.read("half", ranges), [*archive.boundaries()]
     job.maintain()

@@ -152,6 +152,39 @@ def test_an_unfinished_lake_with_rows_of_later_epochs_is_not_ended_before_them(
     require_intact(Lake(str(new)), read_progress(Lake(str(new))), is_exclusive=True)
 
 
+def test_an_unfinished_lake_is_not_ended_before_the_epochs_that_it_has(
+    sound_lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = tmp_path / "new"
+    kill_before_the_row_of_the_lake(sound_lake, new, monkeypatch)
+    with pytest.raises(StartError, match=rf"new has rows of epoch {LAST} of a rebuild that was in"):
+        rebuild(str(sound_lake), str(new), last_epoch=3)
+    with pytest.raises(UnfinishedLakeError):
+        Lake(str(new)).lake_id()
+
+
+def test_an_unfinished_lake_with_messages_of_a_later_epoch_is_not_ended_before_it(
+    sound_lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages that are too large to wait are written at once, and before all else."""
+    new = tmp_path / "new"
+    rebuild(str(sound_lake), str(new), last_epoch=3)
+    append_stream = BufferedLake.append_stream
+
+    def killed(lake: BufferedLake, table: str, pieces: Any, epoch: int) -> None:
+        append_stream(lake, table, pieces, epoch)
+        if table.startswith("topics/"):
+            raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(source, "CHUNK_BYTES", 1)
+        patch.setattr(epochs, "BYTES_MAX", 0)
+        patch.setattr(BufferedLake, "append_stream", killed)
+        rebuild(str(sound_lake), str(new))
+    with pytest.raises(StartError, match=r"new has rows of epoch \d+ of a rebuild that was inter"):
+        rebuild(str(sound_lake), str(new), last_epoch=3)
+
+
 def test_a_lake_is_rebuilt_from_nothing_but_half_and_op(
     sound: LakeRows, sound_lake: Path, tmp_path: Path
 ) -> None:
