@@ -245,6 +245,7 @@ class DriverLoop:
         self._check_topics()
         self._take_checkpoint()
         recovered = self._finish_planned(progress.unfinished)
+        self._maintenance.look_back()  # it can have been committed though its answer was lost
 
         if epochs.last is not None:
             self._clock.not_before(epochs.last.epoch_at)

@@ -34,6 +34,7 @@ from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_rows
 from storage.maintenance.limits import MaintenanceLimits, StepResult
 from storage.maintenance.maintenance import Maintenance
+from storage.maintenance.topic_retention import set_properties
 from txlake._counted import counted
 from txlake._retries import TABLE as RETRIES
 from txlake.protocol import ALTER_TOPIC, MAINTAIN, ConfigTarget, command_target
@@ -69,6 +70,7 @@ class MaintenanceScheduler:
         self._maintenance = Maintenance(lake, limits, before_change, published)
         self._refused = RefusedRetention(lake, limits.topics.ms, before_change)
         self._lake = lake
+        self._before_change = before_change
         self._slice_s = slice_ms / 1000
         self._round_epochs = limits.merge_files
         self._admin_topic = admin_topic
@@ -129,9 +131,11 @@ class MaintenanceScheduler:
             raise
         except Exception as error:
             self._log_failure("admin", error)
+            self._maintenance.knows_requests = False
             self._look_back_later()
             return 0
 
+        self._maintenance.knows_requests = True
         self._has_looked_back = True
         self._alter_topics(requests)
 
@@ -194,17 +198,25 @@ class MaintenanceScheduler:
             r.topic == self._admin_topic and r.to_offset > r.from_offset for r in plan.ranges
         )
 
+    def look_back(self) -> None:
+        """Looks for requests since the last that was served: an epoch with some can have ended.
+
+        It ended in a recovery, so no micro-batch of it comes.
+        """
+        self._has_looked_back = False
+        self._look_back_at = 0.0
+
     def _mark_request_done(self) -> None:
         """Records in the table `admin` up to which epoch all requests are served."""
         served = self._request_epoch
         if self._unaltered_epoch is not None:
             served = min(served, self._unaltered_epoch - 1)
 
+        properties = {_SERVED_EPOCH: str(served)}
         try:
-            self._lake.handle("admin").alter.set_table_properties(
-                {_SERVED_EPOCH: str(served)}, raise_if_not_exists=False
-            )
-            self._lake.table("admin").invalidate()
+            set_properties(self._lake, "admin", properties, self._before_change)
+        except OwnerError:
+            raise
         except Exception as error:
             self._log_failure("admin", error)
 

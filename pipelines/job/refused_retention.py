@@ -134,6 +134,7 @@ class RefusedRetention:
         self._before_writing()
         if until:
             yield StepResult(rows_expired=letters.delete(until))
+            self._before_writing()  # epochs can have passed since
         letters.delete_stale_files()
 
 

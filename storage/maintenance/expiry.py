@@ -18,7 +18,7 @@ A crash leaves a file deleted or not. The next round deletes what is left; VACUU
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -173,10 +173,12 @@ def delete(
     table: str,
     files: Sequence[TableFile],
     deletion_marks: Mapping[str, int] | None = None,
+    before_commit: Callable[[], None] = lambda: None,
 ) -> int:
     """Deletes files of a table in one Delta commit. Output: how many rows were deleted.
 
-    Input: `deletion_marks`: more numbers that the commit records, by transaction identifier.
+    Input: `deletion_marks`: more numbers that the commit records, by transaction identifier;
+    `before_commit`: as of `replace_files`.
     Errors: CommitFailedError from deltalake when another writer was faster.
     """
     rows = sum(file.row_count for file in files)
@@ -189,6 +191,6 @@ def delete(
         deleted_id(lake_id_of(handle)): deleted_rows(handle) + rows,
     }
 
-    replace_files(handle, files, [], note, deletion_marks)
+    replace_files(handle, files, [], note, deletion_marks, before_commit)
     lake.table(table).invalidate()
     return rows

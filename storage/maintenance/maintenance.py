@@ -79,6 +79,9 @@ class Maintenance:
         self.lake = lake
         self.limits = limits
         self.is_busy = False  # then only the merges that keep files few are made
+        # Without these no message is deleted: an operator can have said that it is to stay.
+        self.knows_requests = True
+        self._unaltered: set[str] = set()  # tables of topics
 
         self._published = published
         self._before_change = before_change
@@ -100,14 +103,20 @@ class Maintenance:
         self._at_ms = plan.epoch_at
 
     def alter(self, topic: str, configs: Mapping[str, int]) -> bool:
-        """Writes configs of a topic. Output: whether one is new."""
+        """Writes configs of a topic. Output: whether one is new.
+
+        Where that fails, no message of the topic is deleted until it was done.
+        """
         table_ids = {
             row["topic"]: row["table_id"]
             for row in self.lake.read("catalog", ["topic", "table_id"]).to_pylist()
         }
+        table = f"topics/{table_ids[topic]}"
 
-        self._before_change()
-        return alter(self.lake, f"topics/{table_ids[topic]}", configs)
+        self._unaltered.add(table)
+        is_new = alter(self.lake, table, configs, self._before_change)
+        self._unaltered.discard(table)
+        return is_new
 
     def tables(self) -> list[str]:
         """Returns the tables to keep in shape; the SDK does it for consumer_offsets.
@@ -158,15 +167,15 @@ class Maintenance:
 
     def _configure(self, table: str) -> None:
         if table not in self._configured:
-            set_properties(self.lake, table, self.limits.properties(table))
+            properties = self.limits.properties(table)
+            set_properties(self.lake, table, properties, self._before_change)
             self._configured.add(table)
 
     def _expire(self, table: str) -> Iterator[StepResult]:
         """Deletes the files whose rows are old, some of them in each step."""
         while files := self._expired_files(table, files_of(self.lake, table)):
-            self._before_change()
             marks = floors(self.lake, table, files) if table_kind(table) == "topics" else {}
-            rows = delete(self.lake, table, files, marks)
+            rows = delete(self.lake, table, files, marks, self._before_change)
 
             self._removed_at[table] = time.monotonic()
             yield StepResult(rows_expired=rows)
@@ -175,6 +184,8 @@ class Maintenance:
         """Returns those of a table's files to delete next."""
         if table_kind(table) != "topics":
             return self._expiry.expired(table, self._expired_epoch, files)
+        if not self.knows_requests or table in self._unaltered:
+            return []
 
         can_go = functools.partial(self._is_published, table)
         expired_files = expired(files, self._retention(table), self._at_ms, can_go)

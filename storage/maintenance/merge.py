@@ -76,8 +76,8 @@ def merge(
     merged = _write(lake, table, name, rows)
 
     added = merged.add_action(is_data_change=False)
-    before_commit()
-    replace_files(lake.handle(table), taken, [added], f"merged {len(taken)} files")
+    note = f"merged {len(taken)} files"
+    replace_files(lake.handle(table), taken, [added], note, before_commit=before_commit)
     lake.table(table).invalidate()
 
     return StepResult(1, len(taken), sum(file.size_bytes for file in taken), merged.size_bytes)
@@ -131,13 +131,16 @@ def replace_files(
     added: Sequence[AddAction],
     note: str,
     deletion_marks: Mapping[str, int] | None = None,
+    before_commit: Callable[[], None] = lambda: None,
 ) -> None:
     """Removes files from a table and adds others, in one Delta commit on the version of a handle.
 
     That version can be newer than the one in which the files were found: a process that slept in
     between is another writer's. Delta itself removes a file that is not there, and adds the others.
     Input: `note`: why, for the commit's metadata; `deletion_marks`: numbers that the commit
-    records, by transaction identifier.
+    records, by transaction identifier; `before_commit`: an error of it stops that. It is called
+    behind the look at the version, on which alone is committed: what another writes later makes
+    the commit fail, what it wrote before is seen.
     Errors: CommitFailedError from deltalake when another writer was faster.
     """
     present = set(table_files(handle)["path"].to_pylist())
@@ -147,6 +150,7 @@ def replace_files(
             f"another writer has replaced {missing[0]} before version {handle.version()}"
         )
 
+    before_commit()
     now_ms = time.time_ns() // 1_000_000
 
     handle.create_write_transaction(

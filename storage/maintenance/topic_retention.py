@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable
 
 from storage.lake.lake import Lake
 from storage.maintenance.limits import Retention
@@ -51,22 +51,42 @@ def configs_of(handle: DeltaTable) -> dict[str, int]:
     }
 
 
-def alter(lake: Lake, table: str, configs: Mapping[str, int]) -> bool:
+def alter(
+    lake: Lake,
+    table: str,
+    configs: Mapping[str, int],
+    before_commit: Callable[[], None] = lambda: None,
+) -> bool:
     """Writes Kafka's configs of a topic as properties of its table. Output: whether one is new.
 
-    Errors: DeltaError, also when another has changed the table's properties meanwhile.
+    Input: `before_commit`: as of `set_properties`.
+    Errors: DeltaError, also when another has written the table meanwhile.
     """
     properties = {_PROPERTY + name: str(value) for name, value in configs.items()}
-    return set_properties(lake, table, properties)
+    return set_properties(lake, table, properties, before_commit)
 
 
-def set_properties(lake: Lake, table: str, properties: Mapping[str, str]) -> bool:
-    """Writes properties of a table. Output: whether one is new. Errors: as `alter`."""
+def set_properties(
+    lake: Lake,
+    table: str,
+    properties: Mapping[str, str],
+    before_commit: Callable[[], None] = lambda: None,
+) -> bool:
+    """Writes properties of a table. Output: whether one is new. Errors: as `alter`.
+
+    Input: `before_commit`: an error of it stops that. It is called behind the look at the version,
+    on which alone is committed.
+    """
     handle = lake.handle(table)
     if properties.items() <= handle.metadata().configuration.items():
         return False
 
-    handle.alter.set_table_properties(dict(properties), raise_if_not_exists=False)
+    before_commit()
+    handle.alter.set_table_properties(
+        dict(properties),
+        raise_if_not_exists=False,
+        commit_properties=CommitProperties(max_commit_retries=0),
+    )
     lake.table(table).invalidate()
     return True
 

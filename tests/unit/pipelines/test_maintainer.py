@@ -7,6 +7,7 @@ import json
 import logging
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,8 @@ from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
 from storage.lake.lock import LakeLock
 from storage.lake.progress import read_progress
-from storage.maintenance.limits import MaintenanceLimits
+from storage.maintenance import maintenance as maintaining
+from storage.maintenance.limits import MaintenanceLimits, Retention
 from storage.maintenance.maintenance import Maintenance
 from storage.maintenance.merge import files_of
 from storage.verify.run import verify
@@ -111,6 +113,59 @@ def test_a_topic_is_altered_before_anything_of_it_is_deleted_and_after_a_crash_t
     version = Lake(job.lake.path).handle("topics/1").version()
     maintainer_of(job).after_batch(None, 0.0)
     assert Lake(job.lake.path).handle("topics/1").version() == version
+
+
+def test_a_topic_is_altered_by_a_command_of_an_epoch_that_a_recovery_has_ended(
+    job: InMemoryJob,
+) -> None:
+    maintainer = maintainer_of(job)
+    (plan,) = run_epochs(job, 1)
+    maintainer.after_batch(plan, 0.0)
+    job.command(ALTER_TOPIC, "config:orders:retention.ms=5")
+    run_epoch(job)  # a store that was away: the same process has ended it as a start does
+    maintainer.look_back()
+    maintainer.after_batch(run_epoch(job), 0.0)
+    properties = Lake(job.lake.path).handle("topics/1").metadata().configuration
+    assert properties["txlake.retention.ms"] == "5"
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_no_message_of_a_topic_is_deleted_while_what_an_operator_asks_is_not_done(
+    job: InMemoryJob, monkeypatch: pytest.MonkeyPatch, is_read: bool
+) -> None:
+    def messages(topic: str) -> int:
+        lake = Lake(job.lake.path)
+        ids = {row["topic"]: row["table_id"] for row in lake.read("catalog").to_pylist()}
+        return lake.read(f"topics/{ids[topic]}").num_rows
+
+    job.end(COMMIT, job.half())
+    job.end(COMMIT, job.half(real_topic="bills"))
+    run_epoch(job)
+    assert messages("orders") == messages("bills") == 1
+    job.command(ALTER_TOPIC, "config:orders:retention.ms=-1")
+    job.command(MAINTAIN, "lake")
+    plan = run_epoch(job)
+
+    clock = SimpleNamespace(monotonic=lambda: 0.0)
+    monkeypatch.setattr(maintenance, "time", clock)
+    limits = replace(LIMITS, topics=Retention(ms=1))
+    lake = Lake(job.lake.path, is_driver=True)
+    maintainer = MaintenanceScheduler(lake, limits, 60_000, ADMIN_TOPIC, lambda: False)
+    with monkeypatch.context() as broken:
+        if is_read:
+            broken.setattr(maintaining, "alter", lambda *_: raise_store_away())
+        else:
+            broken.setattr(MaintenanceScheduler, "_read_requests", lambda *_: raise_store_away())
+        maintainer._begin(is_full=True)
+        for _ in range(8):
+            maintainer.after_batch(plan, 60.0)
+    assert messages("orders") == 1
+    assert messages("bills") == (0 if is_read else 1)  # once it is known whom it is about
+
+    clock.monotonic = lambda: 31.0
+    for _ in range(8):
+        maintainer.after_batch(None, 60.0)
+    assert (messages("orders"), messages("bills")) == (1, 0)
 
 
 def test_a_topic_that_cannot_be_altered_holds_up_no_other_and_no_round(

@@ -13,11 +13,12 @@ from deltalake import DeltaTable
 
 from pipelines.cli.main import main
 from pipelines.replay import verification
-from storage.errors import BrokenLakeError
+from storage.errors import BrokenLakeError, OwnerError
 from storage.lake.integrity import require_intact, require_readable, require_recorded
 from storage.lake.lake import Lake
 from storage.lake.progress import read_progress
 from storage.lake.table import deleted_epoch, queue_floor
+from storage.maintenance import maintenance as maintaining
 from storage.maintenance.limits import Retention, StepResult
 from storage.maintenance.maintenance import Maintenance
 from storage.maintenance.merge_plan import TableFile
@@ -130,6 +131,34 @@ def require_sound(job: WholeJob) -> None:
 def offsets(job: WholeJob, queue_id: int = 0) -> list[int]:
     rows = Lake(job.lake.path).read("topics/1", ["queue_id", "queue_offset"]).to_pylist()
     return sorted(row["queue_offset"] for row in rows if row["queue_id"] == queue_id)
+
+
+def test_a_driver_that_lost_the_lake_while_it_looked_at_messages_deletes_none(
+    job: WholeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that was suspended just then, while another altered the topic."""
+    lost: list[str] = []
+    floors = maintaining.floors
+
+    def looking(*arguments: Any) -> Any:
+        lost.append("suspended here")
+        return floors(*arguments)
+
+    def require_ours() -> None:
+        if lost:
+            raise OwnerError("another driver has the lake")
+
+    monkeypatch.setattr(maintaining, "floors", looking)
+    lake = Lake(job.lake.path, is_driver=True)
+    limits = replace(NOW_GONE, topics=Retention(ms=1))
+    maintenance = Maintenance(lake, limits, require_ours)
+    plan = read_progress(lake).last
+    assert plan is not None
+    maintenance.resume_from(plan)
+    before = offsets(job)
+    with pytest.raises(OwnerError):
+        list(maintenance.steps("topics/1", is_full=True))
+    assert lost and offsets(job) == before
 
 
 def test_old_messages_go_and_the_lake_is_as_sound_as_before(job: WholeJob) -> None:
