@@ -53,8 +53,8 @@ class MaintenanceScheduler:
     """The scheduler of maintenance of one lake's files and logs between epochs.
 
     Input: `admin_topic`: the topic of the operators' commands; `is_stopping`: whether no further
-    step may begin; `before_change`: called before files are replaced or deleted, raises OwnerError
-    if the lake is another's; `published`: as of `Maintenance`.
+    step may begin; `before_change`: called before a table is changed, or a file is deleted, raises
+    OwnerError if the lake is another's; `published`: as of `Maintenance`.
     """
 
     def __init__(

@@ -62,8 +62,8 @@ _CHECKPOINT_DISTANCE = 1_000
 class Maintenance:
     """The maintenance of one lake's tables; it remembers what it has done to each.
 
-    Input: `before_change`: called right before files are replaced or deleted; an error of it stops
-    that.
+    Input: `before_change`: called right before a table is changed, or a file is deleted; an error
+    of it stops that.
     `published`: of a topic's table, up to which offset each queue is published to Kafka; None if
     nobody publishes it. It is asked when messages are old.
     Errors: DeltaError, OSError: the step was not taken and can be tried again.
@@ -79,7 +79,8 @@ class Maintenance:
         self.lake = lake
         self.limits = limits
         self.is_busy = False  # then only the merges that keep files few are made
-        # Without these no message is deleted: an operator can have said that it is to stay.
+        # What an operator has asked for comes before a deletion: no message is deleted while
+        # requests cannot be read, and none of a topic that could not be altered yet.
         self.knows_requests = True
         self._unaltered: set[str] = set()  # tables of topics
 

@@ -135,8 +135,8 @@ def replace_files(
 ) -> None:
     """Removes files from a table and adds others, in one Delta commit on the version of a handle.
 
-    That version can be newer than the one in which the files were found: a process that slept in
-    between is another writer's. Delta itself removes a file that is not there, and adds the others.
+    That version can be newer than the one in which the files were found: another driver can have
+    written while this process slept. Delta itself takes a removal of a file that is not there.
     Input: `note`: why, for the commit's metadata; `deletion_marks`: numbers that the commit
     records, by transaction identifier; `before_commit`: an error of it stops that. It is called
     behind the look at the version, on which alone is committed: what another writes later makes

@@ -59,7 +59,7 @@ def alter(
 ) -> bool:
     """Writes Kafka's configs of a topic as properties of its table. Output: whether one is new.
 
-    Input: `before_commit`: as of `set_properties`.
+    Input: `before_commit`: as of `replace_files`.
     Errors: DeltaError, also when another has written the table meanwhile.
     """
     properties = {_PROPERTY + name: str(value) for name, value in configs.items()}
@@ -74,8 +74,7 @@ def set_properties(
 ) -> bool:
     """Writes properties of a table. Output: whether one is new. Errors: as `alter`.
 
-    Input: `before_commit`: an error of it stops that. It is called behind the look at the version,
-    on which alone is committed.
+    Input: `before_commit`: as of `replace_files`.
     """
     handle = lake.handle(table)
     if properties.items() <= handle.metadata().configuration.items():

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from click.testing import CliRunner
@@ -21,7 +20,6 @@ from pipelines.replay import floor_copy, rebuild, source
 from pipelines.replay.epochs import ReplayedEpochs
 from pipelines.replay.source import Chunk
 from storage.errors import BrokenLakeError, LakeError, OlderLakeError, UnfinishedLakeError
-from storage.lake.buffered import BufferedLake
 from storage.lake.lake import Lake
 from storage.lake.progress import read_progress
 from storage.schemas import DIGEST_FORMAT
@@ -29,6 +27,7 @@ from tests.support import aging_job
 from tests.support.aging_job import EPOCH_MS, AgingJob, live
 from tests.support.epoch_harness import decided_rows_of, rows_of
 from tests.support.job import plain_state
+from tests.support.killed_rebuilds import Killed, kill_before_the_row_of_the_lake
 from tests.support.lakes_with_floor import LIMITS, make_aged_job, make_old_job, require_sound
 from tests.support.maintenance_rounds import KEPT, rows_in
 from txlake.protocol import COMMIT
@@ -105,10 +104,6 @@ def test_a_job_goes_on_in_a_rebuilt_lake_as_in_the_old_one(aged: AgingJob, tmp_p
     require_sound(paths[0])
     lake = Lake(str(paths[0]))
     assert plain_state(restore(lake, read_progress(lake))) == plain_state(jobs[0].state)
-
-
-class Killed(BaseException):
-    """What a test raises in place of a crash."""
 
 
 def kill_behind(commits: int, patch: pytest.MonkeyPatch) -> None:
@@ -191,18 +186,8 @@ def test_a_rebuild_that_was_killed_goes_on_above_the_floor_while_that_stays(
 def test_a_copy_that_was_killed_before_it_writes_the_row_of_the_lake_makes_a_lake_when_run_again(
     aged: AgingJob, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_batch: bool
 ) -> None:
-    new, append_now = tmp_path / "new", BufferedLake.append_now
-
-    def killed(lake: BufferedLake, table: str, rows: pa.Table) -> int:
-        if table == "lake":
-            raise Killed
-        return append_now(lake, table, rows)
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(BufferedLake, "append_now", killed)
-        rebuild(str(path), str(new), one_batch)
-    with pytest.raises(UnfinishedLakeError):
-        Lake(str(new)).lake_id()
+    new = tmp_path / "new"
+    kill_before_the_row_of_the_lake(path, new, monkeypatch, one_batch)
     again = rebuild(str(path), str(new), one_batch)
     assert (again.epochs, again.floor_epoch) == (0, 0)
     require_sound(new)

@@ -32,6 +32,7 @@ from storage.schemas import HALF, STATE_TABLES
 from storage.verify.run import verify as verify_invariants
 from tests.support.epoch_harness import decided_rows_of
 from tests.support.in_memory_job import InMemoryJob
+from tests.support.killed_rebuilds import Killed, kill_before_the_row_of_the_lake
 from tests.support.lake_rows import LakeRows
 from tests.support.mutation import LAST
 from tests.support.vectors import LIMITS
@@ -53,28 +54,6 @@ def test_recorded_epochs_are_rebuilt_row_for_row(sound_lake: Path, tmp_path: Pat
     assert verify(str(new)).is_equal
     report = verify_invariants(Lake(str(new)))
     assert {f.invariant.name: f.rows for f in report.findings if f.violations} == {}
-
-
-class Killed(BaseException):
-    """What a test raises in place of a crash."""
-
-
-def kill_before_the_row_of_the_lake(
-    old: Path, new: Path, monkeypatch: pytest.MonkeyPatch, one_batch: bool = False
-) -> None:
-    """Let a rebuild die when all epochs are committed, before the row that makes them a lake."""
-    append_now = BufferedLake.append_now
-
-    def killed(lake: BufferedLake, table: str, rows: pa.Table) -> int:
-        if table == "lake":
-            raise Killed
-        return append_now(lake, table, rows)
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(BufferedLake, "append_now", killed)
-        rebuild(str(old), str(new), one_batch)
-    with pytest.raises(UnfinishedLakeError, match="run that `txlake replay --into` again"):
-        Lake(str(new)).lake_id()
 
 
 @pytest.mark.parametrize("one_batch", [False, True])
